@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.world import WORLD
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.samples import Sample
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import load_tokenizer
 from core.types import Sampling
 
 Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
@@ -69,16 +67,6 @@ class ScriptedModels(EvalModels):
         self.opened.append(model)
         self.contexts.append(context)
         yield ScriptedPolicy(self.respond)
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return WORLD.build_model(tmp_path_factory.mktemp("tiny"), seed=0)
-
-
-@pytest.fixture(scope="session")
-def tokenizer(model: Path) -> Any:
-    return load_tokenizer(model)
 
 
 @pytest.fixture

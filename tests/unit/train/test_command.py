@@ -74,12 +74,6 @@ def test_a_bad_start_names_the_fault_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_record_that_the_method_cannot_use_is_named(tmp_path: Path, model: Path, data: Path, capsys) -> None:
-    data.write_text(json.dumps({"task_id": "t", "question": "?", "answers": ["1"], "context": "", "metadata": {}}))
-    assert run(tmp_path / "run", model, data) == 1
-    assert f"{data}:1: field 'context'" in capsys.readouterr().err
-
-
 def test_a_tokenizer_larger_than_its_model_is_named(
     no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
 ) -> None:

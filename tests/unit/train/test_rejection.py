@@ -69,21 +69,6 @@ async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_pa
     assert (model / "model.safetensors").is_file()
 
 
-async def test_sampling_goes_on_after_the_last_step_that_was_written(qwen2: Path, tmp_path: Path) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    await reject(qwen2, whole, steps=3)
-    lines = (whole / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
-    resumed.mkdir()
-    (resumed / "rollouts.jsonl").write_bytes(lines[0] + lines[1][:40])
-    TwoTurnMethod.calls = 0
-    model = await reject(qwen2, resumed, steps=3)
-    assert TwoTurnMethod.calls == 2 * 6
-    assert (resumed / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
-    assert (model / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
-    await reject(qwen2, resumed, steps=3)
-    assert TwoTurnMethod.calls == 2 * 6, "a finished baseline is left as it is"
-
-
 async def test_failed_rollouts_are_told_with_their_first_error(
     qwen2: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,22 +140,6 @@ async def test_calls_carry_the_recipes_sampling_their_own_length_and_seed(tell, 
     assert [s.seed for s in samplings] == [derive_seed(11, turn) for turn in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("answer", "reward"),
-    [
-        ("so \\boxed{ acorn}", 1.0),
-        ("\\boxed{Almond}", 1.0),
-        ("\\boxed{acorn} \\boxed{hat}", 0.0),
-        ("acorn", 0.0),
-        ("", 0.0),
-    ],
-)
-async def test_the_reward_is_that_of_the_boxed_answer(tell, answer, reward):
-    story = await tell(["one", answer])
-    assert story.trajectory.reward == reward
-    assert story.trajectory.metrics["answer_boxed"] == float("\\boxed" in answer)
-
-
 async def test_what_was_cut_off_is_told(tell):
     story = await tell(["one two three four", " hat", "\\boxed{acorn}" * 9], max_memory_tokens=2)
     assert story.trajectory.status == "truncated"

@@ -13,7 +13,6 @@ from agentic.toolorchestra.tau2 import client
 from benchmarks.harness.samples import Sample
 from benchmarks.tau2 import evaluate
 from benchmarks.tau2.tasks import BLOBS, COMMIT, list_departures
-from benchmarks.tau2.tasks import main as write_tasks
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.worlds import World
@@ -47,22 +46,6 @@ def test_the_do_nothing_variant_needs_no_model(tmp_path: Path, capsys: pytest.Ca
     assert [s["trial"] for s in official["simulations"]] == [0, 0]
     assert official["info"]["num_trials"] == 1
     assert (out / "report.html").is_file()
-
-
-@pytest.mark.parametrize("place", ["python", "data"])
-@pytest.mark.parametrize("command", ["evaluate", "tasks"])
-def test_a_wrong_place_of_tau2_is_an_error_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str
-) -> None:
-    wrong = [f"--tau2-{place}", str(tmp_path / "absent")]
-    if command == "evaluate":
-        assert run(tmp_path / "run", *wrong) == 1
-    else:
-        assert write_tasks(["--domain", "telecom", "--out", str(tmp_path / "tasks.jsonl"), *wrong]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert str(tmp_path / "absent") in line
-    assert f"--tau2-{place}" in line
 
 
 @pytest.mark.parametrize(
