@@ -56,16 +56,12 @@ async def test_toolorchestra(corpus: Corpus):
     ("body", "words"),
     [
         ("{", ["body", "JSON"]),
-        ("[]", ["body"]),
         ("{}", ["queries", "required"]),
         ('{"queries": []}', ["queries", "at least 1"]),
-        ('{"queries": "fox"}', ["queries", "array"]),
         ('{"queries": ["fox", 3]}', ["queries.1", "string"]),
         ('{"queries": ["\\ud800"]}', ["JSON"]),
         ('{"queries": ["fox"], "topk": 0}', ["topk", "greater than or equal to 1"]),
         ('{"queries": ["fox"], "topk": 1001}', ["topk", "less than or equal to 1000"]),
-        ('{"queries": ["fox"], "topk": "3"}', ["topk", "integer"]),
-        ('{"queries": ["fox"], "return_scores": "yes"}', ["return_scores", "boolean"]),
         ('{"queries": ["fox"], "eid": 3}', ["eid", "not permitted"]),
         (json.dumps({"queries": ["fox"] * 1025}), ["queries", "at most 1024"]),
         (json.dumps({"queries": ["fox", "x" * 16385]}), ["queries.1", "at most 16384"]),
@@ -121,12 +117,3 @@ async def test_a_search_that_fails_is_500_and_counted(corpus: Corpus):
         assert reply.status == 500
         assert "no memory" in (await reply.json())["error"]["message"]
         assert (await (await http.get("/health")).json())["failed"] == 1
-
-
-async def test_health_says_what_is_served(corpus: Corpus):
-    async with client(corpus) as http:
-        health = await (await http.get("/health")).json()
-        assert (await http.get("/elsewhere")).status == 404
-    assert health["status"] == "ok"
-    assert (health["rows"], health["encoder"], health["dimension"]) == (200, "hashing-512", 512)
-    assert health["index"] == "IndexFlatIP"
