@@ -7,6 +7,7 @@ import ctypes
 import os
 import resource
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -198,6 +199,12 @@ def adopt_orphans() -> Iterator[None]:
         yield
     finally:
         libc.prctl(36, 0, 0, 0, 0)
+
+
+def git(folder: Path, *command: str) -> str:
+    """Run git in a folder, under a name of no one."""
+    words = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org", *command]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
