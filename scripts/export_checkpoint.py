@@ -160,7 +160,7 @@ def write_model_card(run: RunFolder, options: argparse.Namespace, title: str, ba
     except ValueError:  # the recipe is of an earlier version, or its method is not here
         listed = list(config.get("departures", ()))
     departures = list(dict.fromkeys([*listed, *summary["departures"]]))
-    published = [PublishedScore.from_json(row) for row in evaluated.published["rows"]]
+    published = [PublishedScore(**row) for row in evaluated.published["rows"]]
     _, _, tables = render_table({**summary, "departures": []}, published).partition("\n\n")
     commit = run.versions.get("git") or "not recorded"
     seeds = ", ".join(map(str, summary["seeds"])) or "none"

@@ -361,13 +361,9 @@ class Recipe(Section):
     """Says how the data are made and what is evaluated. A trained policy does not depend on it."""
 
     @model_validator(mode="after")
-    def _evaluation_has_tasks(self) -> Recipe:
+    def _evaluations_can_run(self) -> Recipe:
         if self.run.eval_every and self.data.eval is None:
             raise ValueError("run.eval_every needs data.eval, a file of held-out tasks; set that, or run.eval_every=0")
-        return self
-
-    @model_validator(mode="after")
-    def _best_is_measured(self) -> Recipe:
         if self.run.keep == "best" and not self.run.eval_every:
             raise ValueError("run.keep=best needs held-out evaluations; set run.eval_every, or run.keep=last")
         return self

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -31,6 +30,7 @@ from core.data.sets import sha256
 from core.engine import lora, weights
 from core.hub import resolve
 from core.inspect.rescore import ReplayError, ScoreGroup, open_score
+from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, jsonable
@@ -233,21 +233,18 @@ def find_last_step(folder: RunFolder, seed: int) -> int:
     return max(steps)
 
 
+@show_errors(OSError, ValueError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        folder = RunFolder(options.run_dir)
-        check_sums(folder.path)
-        seed = choose_seed(folder, options.seed)
-        last = options.step or find_last_step(folder, seed)
-        spec = method_spec(folder.config["method"])
-        recipe = spec.load(str(folder.path / "config.yaml"), options.what_if)
-        if recipe.inference.threads:
-            torch.set_num_threads(recipe.inference.threads)
-        return asyncio.run(replay_and_print(Replay(folder, recipe, seed, last), spec, options.reward, options.what_if))
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder = RunFolder(options.run_dir)
+    check_sums(folder.path)
+    seed = choose_seed(folder, options.seed)
+    last = options.step or find_last_step(folder, seed)
+    spec = method_spec(folder.config["method"])
+    recipe = spec.load(str(folder.path / "config.yaml"), options.what_if)
+    if recipe.inference.threads:
+        torch.set_num_threads(recipe.inference.threads)
+    return asyncio.run(replay_and_print(Replay(folder, recipe, seed, last), spec, options.reward, options.what_if))
 
 
 async def replay_and_print(replay: Replay, spec: MethodSpec, reward: str | None, what_if: Sequence[str]) -> int:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.inspect.tokens import choose_rollouts
+from core.options import show_errors
 from core.runs.files import jsonable, write_text
 from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
@@ -234,31 +234,28 @@ def log_to_wandb(folder: Path, traces: Sequence[Trace], run_name: str, project: 
     run.finish()
 
 
+@show_errors(OSError, TrackerError, ValueError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     count = 0
-    try:
-        folder = RunFolder(options.run_dir)
-        if options.to != "file":
-            require_package(options.to)
-        for seed in folder.seeds:
-            path = folder.rollouts_path(seed)
-            rollouts = choose_rollouts(read_rollouts(path), options.task, options.step)
-            if not rollouts:
-                continue
-            traces = make_traces(rollouts, path.stat().st_mtime_ns)
-            target, name = folder.seed_path(seed), f"{folder.path.name}-seed-{seed}"
-            if options.to == "mlflow":
-                log_to_mlflow(target / "mlflow", traces, name, folder.config["method"])
-            elif options.to == "wandb":
-                log_to_wandb(target, traces, name, folder.config["method"])
-            else:
-                lines = [json.dumps(make_otlp(trace, name), ensure_ascii=False) for trace in traces]
-                write_text(target / "traces.jsonl", "".join(f"{line}\n" for line in lines))
-            count += len(traces)
-    except (OSError, TrackerError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder = RunFolder(options.run_dir)
+    if options.to != "file":
+        require_package(options.to)
+    for seed in folder.seeds:
+        path = folder.rollouts_path(seed)
+        rollouts = choose_rollouts(read_rollouts(path), options.task, options.step)
+        if not rollouts:
+            continue
+        traces = make_traces(rollouts, path.stat().st_mtime_ns)
+        target, name = folder.seed_path(seed), f"{folder.path.name}-seed-{seed}"
+        if options.to == "mlflow":
+            log_to_mlflow(target / "mlflow", traces, name, folder.config["method"])
+        elif options.to == "wandb":
+            log_to_wandb(target, traces, name, folder.config["method"])
+        else:
+            lines = [json.dumps(make_otlp(trace, name), ensure_ascii=False) for trace in traces]
+            write_text(target / "traces.jsonl", "".join(f"{line}\n" for line in lines))
+        count += len(traces)
     print(f"{count} rollouts as traces to {options.to}")
     return 0 if count else 1
 

@@ -56,8 +56,12 @@ class SGLangPolicy(HTTPPolicy):
     async def _attempt(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None) -> Completion:
         rid = uuid.uuid4().hex  # a new one: SGLang refuses an id that is still in use
         headers = None if session is None else {ROUTING_HEADER: session}
+        params = {**make_params(sampling), "max_new_tokens": sampling.max_new_tokens, "no_stop_trim": True}
+        if sampling.seed is not None:
+            params["sampling_seed"] = sampling.seed
+        body = {"rid": rid, "input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
         try:
-            reply = await self._post("/generate", {**_make_payload(prompt_ids, sampling), "rid": rid}, headers)
+            reply = await self._post("/generate", body, headers)
         except asyncio.CancelledError:
             await self._abort(rid)
             raise
@@ -114,13 +118,6 @@ class SGLangPolicy(HTTPPolicy):
                     listing = json.loads(await response.read())["workers"]
                     self._workers = [worker["url"].rstrip("/") for worker in listing]
         return self._workers
-
-
-def _make_payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
-    params = {**make_params(sampling), "max_new_tokens": sampling.max_new_tokens, "no_stop_trim": True}
-    if sampling.seed is not None:
-        params["sampling_seed"] = sampling.seed
-    return {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
 
 
 def _read_completion(reply: Any, url: str) -> Completion:

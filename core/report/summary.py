@@ -108,7 +108,10 @@ def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
         variant: {str(length): _summarize_cell(cells[variant][length]) for length in sorted(cells[variant])}
         for variant in sorted(cells, key=lambda variant: (*(variant != first for first in FIRST_VARIANTS), variant))
     }
-    fits = {variant: _fit_lengths(list(lengths.values())) for variant, lengths in variants.items()}
+    fits = {}
+    for variant, lengths in variants.items():
+        turns, scores = zip(*((cell["turns_per_task"], cell["score"]) for cell in lengths.values()), strict=True)
+        fits[variant] = asdict(fit_retention(turns, [score["mean"] for score in scores], [s["n"] for s in scores]))
     return {
         "variants": variants,
         "retention": {variant: fit["per_turn"] for variant, fit in fits.items()},
@@ -229,9 +232,3 @@ def _split_by_label(results: Sequence[EvalResult], label: str) -> dict[str, Any]
         for value in dict.fromkeys(values):
             selections[value].append((result, [i for i, other in enumerate(values) if other == value]))
     return {value: _summarize_tasks(selections[value]) for value in sorted(selections)}
-
-
-def _fit_lengths(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    turns = [cell["turns_per_task"] for cell in cells]
-    scores = [cell["score"] for cell in cells]
-    return asdict(fit_retention(turns, [score["mean"] for score in scores], [score["n"] for score in scores]))

@@ -33,6 +33,7 @@ from core.data.hub_sets import locate
 from core.data.tasks import read_tasks
 from core.engine import weights
 from core.hub import CheckpointError, resolve
+from core.options import show_errors
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.preview import check_templates
@@ -69,6 +70,7 @@ LARGE_MODEL_BYTES = 100_000_000
 """Separates models whose trainings have processes of their own by the size of their weights."""
 
 
+@show_errors(OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_training_parser("embedded").parse_args(arguments)
     try:
@@ -100,9 +102,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except MemoryError as error:
         print(f"error: out of memory ({error}); --dry-run says what the recipe needs", file=sys.stderr)
-        return 1
-    except (OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
-        print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 

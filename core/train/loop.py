@@ -28,7 +28,7 @@ from core.engine.lora import add_adapters
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
 from core.rollout.rows import count_trained_tokens, rows_from_groups
-from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal, regrade_group
+from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
 from core.runs.health import Health, describe_sign, measure_health
@@ -242,6 +242,8 @@ class GRPOLoop:
         """
         valid, failures = _find_valid(batch.trajectories), Failures(batch.trajectories)
         min_std, ahead = self.recipe.algorithm.min_group_std, self.recipe.rollout.ahead
+        turns = [turn for trajectory in valid for turn in trajectory.turns]
+        tokens = sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in turns)
         record = {
             "stage": "train",
             "step": self.step,
@@ -253,7 +255,7 @@ class GRPOLoop:
             "seconds": seconds,
             # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.
             "rollout_seconds": waited,
-            "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (seconds if ahead else waited),
+            "tokens_per_second": tokens / (seconds if ahead else waited),
         }
         notes = self.health.update(record)
         record["health"] = self.health.active
@@ -263,11 +265,8 @@ class GRPOLoop:
         tracked = {f"train/{name}": value for name, value in record.items() if name not in ("stage", "step", "tasks")}
         self.trackers.log(self.step, tracked)
         failures.tell(f"step {self.step}", self.reported_failures)
-        try:
-            self.empty_steps.check(batch.trajectories, self.recipe.health.end_after)
-        except EmptyStepsError as error:
-            raise TrainingError(f"step {self.step}: {error}") from error
-        if reason := self.health.find_end():
+        empty = self.empty_steps.check(batch.trajectories, self.recipe.health.end_after)
+        if reason := empty or self.health.find_end():
             raise TrainingError(f"step {self.step}: {reason}")
         return record
 

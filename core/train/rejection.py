@@ -27,7 +27,7 @@ from core.train.loop import sample_batch
 from core.train.rollout_engine import open_engine
 from core.train.trainer import TrainingError
 from core.train.warm_start import train_supervised
-from core.types import Task, Trajectory
+from core.types import Task
 from core.worlds import Example
 
 
@@ -104,7 +104,7 @@ async def _sample_successes(
         for step in range(done, recipe.run.steps):
             # Without regrading: a reward is the rollout's own, as in an evaluation.
             batch = await sample_batch(recipe, runner, stream, seed=seed, step=step)
-            kept = [trajectory for trajectory in batch.trajectories if is_success(trajectory)]
+            kept = [each for each in batch.trajectories if each.status != "failed" and each.reward == 1]
             turns = [
                 (turn.prompt_ids, turn.completion.token_ids)
                 for trajectory in kept
@@ -127,10 +127,6 @@ async def _sample_successes(
             )
             progress.update(step + 1, kept=len(kept) / sampled)
     await policy.close()
-
-
-def is_success(trajectory: Trajectory) -> bool:
-    return trajectory.status != "failed" and trajectory.reward == 1
 
 
 def _draw_batches(examples: Sequence[Example], config: RejectionSection, seed: int) -> Iterator[list[Example]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -48,21 +47,13 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | 
     if not folder.is_dir():
         start = resolve(recipe.model.path)
         batches = world.draw_warm_start(config, recipe, load_tokenizer(start))
-        with _use_threads(config.threads):
-            train_supervised(
-                recipe, config, config.total_steps, start, batches, folder, metrics, stage="warm_start", show=show
-            )
+        threads = torch.get_num_threads()
+        torch.set_num_threads(config.threads or threads)
+        train_supervised(
+            recipe, config, config.total_steps, start, batches, folder, metrics, stage="warm_start", show=show
+        )
+        torch.set_num_threads(threads)
     return folder
-
-
-@contextmanager
-def _use_threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_supervised(recipe: Recipe, start: Path, folder: Path, show: Show | None = None) -> Path:
