@@ -60,7 +60,8 @@ def strip_thoughts(text: str) -> str:
 def find_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` after the thoughts; None if there is none, or it never closes.
 
-    A box without braces, `\boxed 42`, needs the space, and is read up to a `$` or the end of its line.
+    A box without braces, `\boxed 42`, needs the space, and is read up to a `$` or the end of its line. If a brace there
+    has no partner, the model wrote no box.
     """
     boxes = list(_BOX.finditer(text := strip_thoughts(text)))
     if not boxes:
@@ -68,7 +69,8 @@ def find_box(text: str) -> str | None:
     start = boxes[-1].end()
     if not text.startswith("{", start):
         content = text[start:] if text[start - 1].isspace() else ""
-        return re.split(r"[$\n]", content, maxsplit=1)[0].strip() or None
+        line = re.split(r"[$\n]", content, maxsplit=1)[0].strip()
+        return line if line and line.count("{") == line.count("}") else None
     depth = 0
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
