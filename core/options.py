@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+P = ParamSpec("P")
 
 
 def _device(name: str) -> str:
@@ -69,6 +73,23 @@ def argparse_type(kind: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(format_problem(error.errors()[0])) from error
 
     return read
+
+
+def show_errors(*kinds: type[Exception], status: int = 1) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Let a command print an error of these kinds as one line, and return `status`: its message names the fix."""
+
+    def decorate(main: Callable[P, int]) -> Callable[P, int]:
+        @wraps(main)
+        def run(*arguments: P.args, **options: P.kwargs) -> int:
+            try:
+                return main(*arguments, **options)
+            except kinds as error:
+                print(f"error: {error}", file=sys.stderr)
+                return status
+
+        return run
+
+    return decorate
 
 
 EMBEDDED_ONLY = "embedded only"

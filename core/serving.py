@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import hmac
 import ipaddress
 import re
+import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +113,15 @@ def describe_invalid(error: ValidationError) -> str:
     """Describe the first thing that is wrong with a body as `field: what is wrong`."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket before a model or an index loads, so that a busy port ends the program at once."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror or error})"
+        sys.exit(f"port {port} on {host} {reason}: stop the other server, or choose another with --port")
 
 
 def add_key_option(parser: argparse.ArgumentParser) -> None:

@@ -143,11 +143,6 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def token_count(self) -> int:
-        """Count the prompt and completion tokens of all turns."""
-        return sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in self.turns)
-
 
 Group = Sequence[Trajectory]
 """Holds the trajectories of one task, whose rewards are compared."""

@@ -24,13 +24,13 @@ from core.engine import CausalLM, Engine, weights
 from core.rollout.rows import rows_from_groups
 from core.train import pack_rows
 from core.types import Completion, Row, Sampling, Task, Trajectory, Turn
-from core.worlds import start_model
+from core.worlds import World, start_model
 
 PEOPLE = "ada ben cleo dan eva finn gus hana ivo jana kai lea max nora otis pia".split()
 RELATIONS, THINGS, MAX_TURNS = "boss friend".split(), "bag coat cup hat key lamp".split(), 5
 PLACES = "attic barn cellar dock farm garden hall kitchen library market office park roof shed tower yard".split()
 WORDS = [*PEOPLE, *RELATIONS, *THINGS, *PLACES, "where", "of", "look", "answer", "nothing"]
-TOKENIZER = start_model.train_tokenizer([" " + " ".join(WORDS)] * 20, words=WORDS, tags=(), vocab_size=512)
+TOKENIZER = World(corpus=lambda: [" " + " ".join(WORDS)] * 20, words=WORDS, vocab_size=512).train_tokenizer()
 Policy = Callable[[tuple[int, ...]], Awaitable[Completion]]  # the ids of a prompt -> sampled ids and their log-probs
 
 

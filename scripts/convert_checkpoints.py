@@ -35,27 +35,24 @@ class ConversionError(RuntimeError):
 
 @dataclass(frozen=True)
 class Conversion:
-    """Describes one run of a converter: `command` writes the folder `partial`, which is then renamed to `target`."""
+    """Describes one run of a converter: `command` writes `partial_path(target)`, which is then renamed."""
 
     target: Path
     command: Sequence[str]
     to_hf: bool = False
 
-    @property
-    def partial(self) -> Path:
-        return partial_path(self.target)
-
     def run(self) -> None:
         """Run the command; raise ConversionError if it fails."""
-        shutil.rmtree(self.partial, ignore_errors=True)
-        self.partial.parent.mkdir(parents=True, exist_ok=True)
+        partial = partial_path(self.target)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.parent.mkdir(parents=True, exist_ok=True)
         status = subprocess.run(self.command).returncode
         if status:
             raise ConversionError(f"{self.target}: slime's converter ended with status {status}; see above")
         if self.to_hf:
             # slime writes bfloat16 and copies the start model's config, whatever that says.
-            weights.write_dtype(self.partial, weights.check(self.partial))
-        self.partial.rename(self.target)
+            weights.write_dtype(partial, weights.check(partial))
+        partial.rename(self.target)
 
 
 def partial_path(target: Path) -> Path:
@@ -160,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
         for conversion in conversions:
             print(f"# {conversion.target}\n{shlex.join(conversion.command)}", flush=True)
             if options.dry_run:
-                print(shlex.join(["mv", str(conversion.partial), str(conversion.target)]))
+                print(shlex.join(["mv", str(partial_path(conversion.target)), str(conversion.target)]))
             else:
                 conversion.run()
     except (ConversionError, CheckpointError, OSError) as error:

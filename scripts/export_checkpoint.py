@@ -36,20 +36,8 @@ ADAPTERS = """
 `adapter/` holds the run's adapters in PEFT's format, for {base}. The weights here have them merged."""
 
 
-def export_checkpoint(
-    run: RunFolder,
-    source: Path,
-    out: Path,
-    *,
-    title: str,
-    license_id: str,
-    base_model: str | None = None,
-    results: RunFolder | None = None,
-) -> None:
-    """Copy the Hugging Face folder `source` to `out` and add the files that the hub wants.
-
-    `title` names the weights in the card. `results` is the folder of their evaluation; with None the card shows the
-    run's own evaluations.
+def export_checkpoint(run: RunFolder, source: Path, out: Path, base_model: str | None, card: str) -> None:
+    """Copy the Hugging Face folder `source` to `out` and add the files that the hub wants, with `card` as README.md.
 
     Raises:
         CheckpointError: `out` exists, or `source` lacks weights, tokenizer or chat template.
@@ -78,7 +66,6 @@ def export_checkpoint(
         # After a warm start, the adapters belong to a model that is not on the hub.
         base = None if run.config.get("warm_start") else base_model
         change_json(partial / lora.FOLDER / "adapter_config.json", "base_model_name_or_path", base)
-    card = write_model_card(run, out.name, title=title, license_id=license_id, base_model=base_model, results=results)
     (partial / "README.md").write_text(card, encoding="utf-8")
     partial.rename(out)
 
@@ -155,21 +142,13 @@ def list_inputs(run: RunFolder) -> list[str]:
     ]
 
 
-def write_model_card(
-    run: RunFolder,
-    name: str,
-    *,
-    title: str,
-    license_id: str,
-    base_model: str | None = None,
-    results: RunFolder | None = None,
-) -> str:
-    """Return the hub's README.md, with its YAML front matter."""
-    evaluated = results or run
+def write_model_card(run: RunFolder, options: argparse.Namespace, title: str, base_model: str | None) -> str:
+    """Return the hub's README.md, with its YAML front matter. `title` names the weights."""
+    name, evaluated = options.out.name, RunFolder(options.results) if options.results else run
     config, summary = run.config, build_summary(evaluated)
     method = config["method"]
     front = {
-        "license": license_id,
+        "license": options.license,
         **({"base_model": base_model} if base_model else {}),
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -181,11 +160,11 @@ def write_model_card(
     except ValueError:  # the recipe is of an earlier version, or its method is not here
         listed = list(config.get("departures", ()))
     departures = list(dict.fromkeys([*listed, *summary["departures"]]))
-    published = [PublishedScore.from_json(row) for row in evaluated.published["rows"]]
+    published = [PublishedScore(**row) for row in evaluated.published["rows"]]
     _, _, tables = render_table({**summary, "departures": []}, published).partition("\n\n")
     commit = run.versions.get("git") or "not recorded"
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
-    whose = "the evaluation of these weights" if results else "the run, whichever of them these weights are"
+    whose = "the evaluation of these weights" if options.results else "the run, whichever of them these weights are"
     slime = config.get("slime")
     backend = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
     start = (
@@ -269,16 +248,8 @@ def main(arguments: list[str] | None = None) -> int:
         base_model = options.base_model or find_base_model(start, source)
         if base_model is None:
             print("note: the card names no base model; --base-model ID gives it one", file=sys.stderr)
-        results = RunFolder(options.results) if options.results else None
-        export_checkpoint(
-            run,
-            source,
-            options.out,
-            title=title,
-            license_id=options.license,
-            base_model=base_model,
-            results=results,
-        )
+        card = write_model_card(run, options, title, base_model)
+        export_checkpoint(run, source, options.out, base_model, card)
     except (CheckpointError, RunFolderError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -18,7 +18,6 @@ from typing import Any, get_args
 from pydantic import PositiveFloat, PositiveInt
 
 from core.engine import EmbeddedPolicy, Engine, weights
-from core.engine.server import listen
 from core.gateway import (
     KEPT_CLOSED,
     MAX_IDLE_S,
@@ -36,7 +35,7 @@ from core.policy.servers import make_server_policy
 from core.rollout.rows import make_rows
 from core.runs.files import JsonlLog, Record, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
-from core.serving import add_key_option, read_api_key
+from core.serving import add_key_option, listen, read_api_key
 from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
 from core.types import Task, Trajectory
 

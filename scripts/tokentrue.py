@@ -70,7 +70,6 @@ COMMANDS = {
         "scripts.export_checkpoint", "Checkpoint of a run to a folder for the hub, with its card"
     ),
     "speed engines": Subcommand("benchmarks.speed.__main__", "Rollouts and training steps beside TRL and others"),
-    "speed profile": Subcommand("benchmarks.speed.profile", "Where the CPU time of a rollout and a training step goes"),
     "speed gpu": Subcommand("benchmarks.speed.gpu", "Decode, serving and training on a GPU, beside what it allows"),
     "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
     "sandbox": Subcommand("core.sandbox.__main__", "Run a Python file in the sandbox and print its result"),

@@ -7,6 +7,7 @@ import ctypes
 import os
 import resource
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -116,7 +117,10 @@ def make_recipe(kind: type[R], **sections: Any) -> R:
 
 
 def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Exception], *, last: bool = True) -> Any:
-    """Make a policy that gives its answers (texts, ids, exceptions) in order, and with `last` the last one for ever."""
+    """Make a policy that gives its answers (texts, ids, exceptions) in order, and with `last` the last one for ever.
+
+    It stops at stop texts, as a real one does.
+    """
     left = list(answers)
 
     def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int] | Exception:
@@ -126,7 +130,7 @@ def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Except
         ids = encode_text(tokenizer, answer) if isinstance(answer, str) else tuple(answer)
         return (*ids, tokenizer.eos_token_id)
 
-    return ScriptedPolicy(respond, logprob=-0.5)
+    return ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
 
 
 @contextmanager
@@ -195,6 +199,12 @@ def adopt_orphans() -> Iterator[None]:
         yield
     finally:
         libc.prctl(36, 0, 0, 0, 0)
+
+
+def git(folder: Path, *command: str) -> str:
+    """Run git in a folder, under a name of no one."""
+    words = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org", *command]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:

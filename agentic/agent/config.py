@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, model_validator
 
-from core.config import Recipe, Section
+from core.config import ConversationRecipe, Section
 from core.gateway import History
 from core.options import FUNCTION
 
@@ -57,17 +57,8 @@ class AgentSection(Section):
     """Passes options to the chat template, such as {enable_thinking: false}."""
 
 
-class AgentRecipe(Recipe):
+class AgentRecipe(ConversationRecipe):
     agent: AgentSection
-
-    @model_validator(mode="after")
-    def _rows_are_segments(self) -> AgentRecipe:
-        if self.algorithm.rows != "segment":
-            raise ValueError(
-                f"algorithm.rows is {self.algorithm.rows}, and the conversations of an agent are trained as segments; "
-                "set algorithm.rows=segment"
-            )
-        return self
 
     @model_validator(mode="after")
     def _every_agent_has_a_reward(self) -> AgentRecipe:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from core.config import Recipe, Section
+from core.config import ConversationRecipe, Section
 from core.gateway import History
 from core.sandbox.workspace import WorkspaceLimits
 
@@ -73,32 +73,13 @@ class CodingSection(Section):
     """Says how many verdicts are kept and returned again for the same task and diff. It needs tests without chance."""
 
 
-class CodingRecipe(Recipe):
+class CodingRecipe(ConversationRecipe):
     coding: CodingSection
-
-    @model_validator(mode="after")
-    def _model_takes_the_context(self) -> CodingRecipe:
-        limit = self.model.max_model_len
-        if limit is not None and limit < self.coding.context_tokens:
-            raise ValueError(
-                f"coding.context_tokens is {self.coding.context_tokens}, and model.max_model_len={limit} refuses "
-                "longer calls; lower the first or raise the second"
-            )
-        return self
 
     @model_validator(mode="after")
     def _command_has_a_port(self) -> CodingRecipe:
         if self.coding.command is not None and self.coding.backend == "docker":
             raise ValueError(
                 "coding.command needs coding.backend auto, bubblewrap or landlock: containers do not reach the gateway"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rows_are_segments(self) -> CodingRecipe:
-        if self.algorithm.rows != "segment":
-            raise ValueError(
-                f"algorithm.rows is {self.algorithm.rows}, and the conversations of an agent are trained as segments; "
-                "set algorithm.rows=segment"
             )
         return self

@@ -157,11 +157,8 @@ class ScriptedEditor(CodingAgent):
         # The text ends in a newline, which an edited one lacks.
         replies = [write_edit(path, text, edited)] if edited.splitlines() != text.splitlines() else []
         left = iter([*replies, DONE])
-
-        def respond(prompt: tuple[int, ...], request: Sampling) -> tuple[int, ...]:
-            return encode_turn(self.tokenizer, next(left))
-
-        return await super().rollout(task, Roles({"policy": ScriptedPolicy(respond)}), sampling)
+        policy = ScriptedPolicy(lambda prompt, request: encode_turn(self.tokenizer, next(left)))
+        return await super().rollout(task, Roles({"policy": policy}), sampling)
 
 
 WORLD = World(

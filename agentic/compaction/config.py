@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt
 
 from core.config import Recipe, Section
 
@@ -22,13 +22,3 @@ class CompactionSection(Section):
 
 class CompactionRecipe(Recipe):
     compaction: CompactionSection
-
-    @model_validator(mode="after")
-    def _model_takes_the_context(self) -> CompactionRecipe:
-        limit = self.model.max_model_len
-        if limit is not None and limit < self.compaction.context_tokens:
-            raise ValueError(
-                f"compaction.context_tokens is {self.compaction.context_tokens}, and model.max_model_len={limit} "
-                "refuses longer calls; lower the first or raise the second"
-            )
-        return self

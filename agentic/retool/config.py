@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt
 
-from core.config import Recipe, Section
+from core.config import ConversationRecipe, Section
 from core.sandbox import Backend, SandboxLimits
 
 PRESETS = Path(__file__).parent / "presets"
@@ -36,24 +36,5 @@ class ReToolSection(Section):
     """Says how many programs' results are kept and shown again. It needs programs without randomness."""
 
 
-class ReToolRecipe(Recipe):
+class ReToolRecipe(ConversationRecipe):
     retool: ReToolSection
-
-    @model_validator(mode="after")
-    def _model_takes_the_context(self) -> ReToolRecipe:
-        limit = self.model.max_model_len
-        if limit is not None and limit < self.retool.context_tokens:
-            raise ValueError(
-                f"retool.context_tokens is {self.retool.context_tokens}, and model.max_model_len={limit} refuses "
-                "longer calls; lower the first or raise the second"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rows_are_segments(self) -> ReToolRecipe:
-        if self.algorithm.rows != "segment":
-            raise ValueError(
-                f"algorithm.rows is {self.algorithm.rows}, and a conversation with the interpreter is trained as one "
-                "segment; set algorithm.rows=segment"
-            )
-        return self

@@ -219,11 +219,9 @@ class ScriptedProgrammer(ReTool):
         asked, rng = Computation.read(task.question), Random(f"{task.task_id}-{sampling.seed}")
         program = Computation(asked.numbers, tuple(self.choose(rng) for _ in asked.operators))
         replies = iter((write_program(program), write_answer(program.compute())))
-
-        def respond(prompt: tuple[int, ...], request: Sampling) -> tuple[int, ...]:
-            return encode_turn(self.tokenizer, next(replies))
-
-        policy = ScriptedPolicy(respond, decode=self.tokenizer.decode)
+        policy = ScriptedPolicy(
+            lambda prompt, request: encode_turn(self.tokenizer, next(replies)), decode=self.tokenizer.decode
+        )
         return await super().rollout(task, Roles({"policy": policy}), sampling)
 
 

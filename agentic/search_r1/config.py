@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt
 
 from agentic.search_r1.prompts import Format, Prompt
-from core.config import Recipe, Section
+from core.config import ConversationRecipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -34,14 +34,5 @@ class SearchR1Section(Section):
     """Chooses the first message (prompts.py)."""
 
 
-class SearchR1Recipe(Recipe):
+class SearchR1Recipe(ConversationRecipe):
     search_r1: SearchR1Section
-
-    @model_validator(mode="after")
-    def _rows_are_segments(self) -> SearchR1Recipe:
-        if self.algorithm.rows != "segment":
-            raise ValueError(
-                f"algorithm.rows is {self.algorithm.rows}, and a rollout is trained as one row, without its passages; "
-                "set algorithm.rows=segment"
-            )
-        return self

@@ -7,13 +7,14 @@ open, to read and to answer; which box to open, RL must find out. `aimless` is t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from random import Random
 
 from agentic.skeleton.rollout import INSTRUCTIONS, SkeletonRecipe, SkeletonRollout
 from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import Tokenizer
-from core.types import Completion, Sampling, Task, Trajectory
+from core.types import Sampling, Task, Trajectory
 from core.worlds import SPLITS, Example, Split, World, encode_turn
 
 COLOURS = "black blue brown green orange red white yellow".split()
@@ -38,26 +39,22 @@ def write_corpus() -> Iterator[str]:
         yield "\n".join(("user", QUESTION + INSTRUCTIONS, "assistant", ANSWER, "tool"))
 
 
-class SkeletonAnnotator:
-    """A policy that opens a box drawn with `rng`, and answers with what is in it."""
+def make_annotator(tokenizer: Tokenizer, rng: Random) -> ScriptedPolicy:
+    """Return a policy that opens a box drawn with `rng`, and answers with what is in it."""
 
-    def __init__(self, tokenizer: Tokenizer, rng: Random):
-        self.tokenizer = tokenizer
-        self.rng = rng
+    def reply(prompt_ids: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
+        shown = tokenizer.decode(prompt_ids).partition("<|im_start|>tool\n")[2].partition("<|im_end|>")[0]
+        return encode_turn(tokenizer, ANSWER.format(shown.strip()) if shown else f" {rng.choice(COLOURS)}")
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        shown = self.tokenizer.decode(prompt_ids).partition("<|im_start|>tool\n")[2].partition("<|im_end|>")[0]
-        reply = ANSWER.format(shown.strip()) if shown else f" {self.rng.choice(COLOURS)}"
-        ids = encode_turn(self.tokenizer, reply)
-        return Completion(ids, (0.0,) * len(ids), "stop")
+    return ScriptedPolicy(reply)
 
 
 def demonstrate(rng: Random, recipe: SkeletonRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield the annotator's turns on new tasks."""
     method = SkeletonRollout(recipe, tokenizer)
-    roles = Roles({"policy": SkeletonAnnotator(tokenizer, rng)})
     while True:
         if task := draw_task(rng, "train", "demonstration"):
+            roles = Roles({"policy": make_annotator(tokenizer, rng)})
             trajectory = asyncio.run(method.rollout(task, roles, Sampling()))
             yield [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns]
 
@@ -66,7 +63,7 @@ class AimlessSkeleton(SkeletonRollout):
     """Lets the annotator play the policy."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        annotator = SkeletonAnnotator(self.tokenizer, Random(sampling.seed))
+        annotator = make_annotator(self.tokenizer, Random(sampling.seed))
         return await super().rollout(task, Roles({"policy": annotator}), sampling)
 
 

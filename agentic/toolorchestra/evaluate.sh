@@ -15,4 +15,4 @@ if [[ "${1:-}" == tau2 ]]; then
     shift
     exec "$python" -m benchmarks.tau2.evaluate "$@"
 fi
-exec "$python" -m benchmarks.heldout toolorchestra "$@"
+exec "$python" -m benchmarks.heldout.evaluate toolorchestra "$@"

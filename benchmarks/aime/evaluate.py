@@ -28,7 +28,7 @@ from agentic.agentflow.config import AgentFlowRecipe
 from benchmarks.aime.problems import MESSAGE, SingleCall, keep_verdict, load_problems, make_grade
 from benchmarks.aime.published import agent_settings, protocol, published_scores, single_settings
 from benchmarks.aime.results import aime_result, describe_results
-from benchmarks.aime.statistics import AimeStatistics, aime_statistics, read_sample
+from benchmarks.aime.statistics import AimeStatistics, aime_statistics
 from benchmarks.harness.command import (
     EvalPlan,
     Evaluator,
@@ -171,8 +171,7 @@ def read_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, AimeSta
     found: dict[str, dict[str, AimeStatistics]] = {}
     for result in folder.evaluations():
         if result.seed == seed:
-            samples = list(map(read_sample, read_samples(folder, result)))
-            found.setdefault(result.data, {})[result.variant] = aime_statistics(samples)
+            found.setdefault(result.data, {})[result.variant] = aime_statistics(read_samples(folder, result))
     return found
 
 

@@ -51,14 +51,12 @@ def protocol(variant: str, preset: str) -> Protocol:
     if variant == "single":
         asked = {"prompt": "the problem alone", "graded by": "gpt-4o", "samples of a problem": 1}
         return Protocol(SINGLE, asked, frozenset({"prompt"}))
-    if preset == "seed":
-        seed = method_spec("agentflow").load("seed")
-        sampling = Sampling(temperature=seed.run.eval_temperature, top_p=seed.run.eval_top_p)
-        settings = agent_settings(seed, seed.agentflow.planner.next_step.max_tokens, sampling, 1)
-        return Protocol(SLIME, settings, _ESSENTIAL)
-    recipe = method_spec("agentflow").load("published")
+    slime = preset == "seed"
+    recipe = method_spec("agentflow").load("seed" if slime else "published")
     sampling = Sampling(temperature=recipe.run.eval_temperature, top_p=recipe.run.eval_top_p)
-    settings = agent_settings(recipe, recipe.agentflow.planner.next_step.max_tokens, sampling, 3)
+    settings = agent_settings(recipe, recipe.agentflow.planner.next_step.max_tokens, sampling, 1 if slime else 3)
+    if slime:
+        return Protocol(SLIME, settings, _ESSENTIAL)
     models = {f"model of {role}": model for role, model in RELEASED_MODELS.items() if role != "policy"}
     tools = {f"tool {name}": tool for name, tool in RELEASED_TOOLS.items()}
     other = {"step without a tool": "kept without the reason, then verified"}

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from benchmarks.aime.statistics import AimeStatistics, aime_statistics, difference, read_sample
+from benchmarks.aime.statistics import AimeStatistics, aime_statistics, difference
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Samples, flat
@@ -24,7 +24,7 @@ NOT_IN_SUMMARY = ("tasks", "avg", "pass_at", "maj", "repeats")
 
 def aime_result(cell: EvalCell, samples: Samples) -> EvalResult:
     """Build the result of one variant on one data set."""
-    stats = aime_statistics(list(map(read_sample, flat(samples))))
+    stats = aime_statistics(flat(samples))
     passes = {name: list(values) for name, values in stats.scores().items() if not name.startswith("avg")}
     return build_result(cell, samples, scores={"official": list(stats.avg), **passes}, notes=summarize_variant(stats))
 

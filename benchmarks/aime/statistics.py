@@ -24,22 +24,6 @@ from core.report.stats import Estimate, mean_ci, t_margin, wilson
 
 
 @dataclass(frozen=True, slots=True)
-class GradedSample:
-    """Describes one graded rollout. `answer` is normalised, None if there was none; `failure` names why it failed."""
-
-    task_id: str
-    repeat: int
-    correct: bool
-    answer: str | None
-    turns: int = 1
-    tokens: int = 0
-    truncated: bool = False
-    parse_errors: float = 0
-    tool_errors: float = 0
-    failure: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AimeStatistics:
     """Holds the numbers of one variant. Scores by problem are in the order of `tasks`. `repeats` is the interval of
     avg@k over repeats, None for k = 1. `parse_errors` and `tool_errors` are shares of samples with at least one."""
@@ -68,33 +52,16 @@ class AimeStatistics:
         return {f"avg@{self.k}": self.avg, **passes, f"maj@{self.k}": self.maj}
 
 
-def read_sample(sample: Sample) -> GradedSample:
-    """Return what the statistics need of a sample."""
-    metrics = sample.metrics
-    return GradedSample(
-        task_id=sample.task_id,
-        repeat=sample.repeat,
-        correct=sample.reward == 1.0,
-        answer=sample.graded["answer"],
-        turns=sample.turns,
-        tokens=sample.sampled_tokens,
-        truncated=sample.status == "truncated",
-        parse_errors=metrics.get("parse_errors", 0) + metrics.get("command_errors", 0),
-        tool_errors=metrics.get("tool_errors", 0),
-        failure=sample.failure,
-    )
-
-
-def aime_statistics(samples: Sequence[GradedSample]) -> AimeStatistics:
-    """Compute the statistics of one variant.
+def aime_statistics(samples: Sequence[Sample]) -> AimeStatistics:
+    """Compute the statistics of one variant. A sample's `graded` has its normalised `answer`, None without one.
 
     Raises:
         ValueError: the problems do not all have the same repeats, each once.
     """
     by_task, k = group_repeats((sample.task_id, sample.repeat, sample) for sample in samples)
     n = len(samples)
-    correct = [sum(sample.correct for sample in of_task) for of_task in by_task.values()]
-    means = [sum(of_task[repeat].correct for of_task in by_task.values()) / len(by_task) for repeat in range(k)]
+    correct = [sum(map(is_correct, of_task)) for of_task in by_task.values()]
+    means = [sum(is_correct(of_task[i]) for of_task in by_task.values()) / len(by_task) for i in range(k)]
     return AimeStatistics(
         tasks=tuple(by_task),
         k=k,
@@ -102,14 +69,23 @@ def aime_statistics(samples: Sequence[GradedSample]) -> AimeStatistics:
         pass_at={j: [pass_at(k, c, j) for c in correct] for j in powers_of_two(k)},
         maj=[score_majority(of_task) for of_task in by_task.values()],
         repeats=_interval_over_repeats(means, n) if k > 1 else None,
-        truncated=sum(sample.truncated for sample in samples) / n,
-        no_answer=sum(sample.answer is None for sample in samples) / n,
-        parse_errors=sum(sample.parse_errors > 0 for sample in samples) / n,
-        tool_errors=sum(sample.tool_errors > 0 for sample in samples) / n,
+        truncated=sum(sample.status == "truncated" for sample in samples) / n,
+        no_answer=sum(sample.graded["answer"] is None for sample in samples) / n,
+        parse_errors=_share_with(samples, "parse_errors", "command_errors"),
+        tool_errors=_share_with(samples, "tool_errors"),
         failures=dict(Counter(sample.failure for sample in samples if sample.failure is not None)),
         mean_turns=sum(sample.turns for sample in samples) / n,
-        mean_tokens=sum(sample.tokens for sample in samples) / n,
+        mean_tokens=sum(sample.sampled_tokens for sample in samples) / n,
     )
+
+
+def is_correct(sample: Sample) -> bool:
+    return sample.reward == 1.0
+
+
+def _share_with(samples: Sequence[Sample], *metrics: str) -> float:
+    """Return the share of samples in which one of `metrics` is above 0."""
+    return sum(any(sample.metrics.get(name, 0) > 0 for name in metrics) for sample in samples) / len(samples)
 
 
 def _interval_over_repeats(means: Sequence[float], n: int) -> tuple[float, float]:
@@ -117,14 +93,14 @@ def _interval_over_repeats(means: Sequence[float], n: int) -> tuple[float, float
     return (max(0.0, mean - margin), min(1.0, mean + margin)) if margin > 0 else wilson(mean * n, n)
 
 
-def score_majority(samples: Sequence[GradedSample]) -> float:
+def score_majority(samples: Sequence[Sample]) -> float:
     """Return the expected score of the most frequent answer of one problem."""
-    votes = Counter(sample.answer for sample in samples if sample.answer is not None)
+    votes = Counter(sample.graded["answer"] for sample in samples if sample.graded["answer"] is not None)
     if not votes:
         return 0.0
     most = max(votes.values())
     tied = [answer for answer, count in votes.items() if count == most]
-    right = {answer: [s.correct for s in samples if s.answer == answer] for answer in tied}
+    right = {answer: [is_correct(s) for s in samples if s.graded["answer"] == answer] for answer in tied}
     return sum(sum(verdicts) / len(verdicts) for verdicts in right.values()) / len(tied)
 
 

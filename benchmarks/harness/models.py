@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ DIGEST_PARTS = 256
 """Parts of 4 KiB of each file of weights: a second for the largest models, and training changes every part."""
 
 
+@dataclass
 class EvalModels:
     """Opens models by folder or hub id. `urls` names the servers of those that are not loaded here.
 
@@ -36,34 +38,29 @@ class EvalModels:
     `context` replaces the context that config.json states; without a server it cannot be larger.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        concurrency: int,
-        urls: Mapping[str, str] | None = None,
-        kv_tokens: int | None = None,
-        context: int | None = None,
-    ):
-        self.recipe = recipe
-        self.concurrency = concurrency
-        self.urls = dict(urls or {})
-        self.to_serve: str | None = None
-        self._key_file: Path | None = None
-        self._kv_tokens = kv_tokens
-        self._context = context
-        self._tokenizers: dict[str, Tokenizer] = {}
-        self._networks: dict[str, CausalLM] = {}
+    recipe: Recipe
+    concurrency: int
+    urls: dict[str, str] = field(default_factory=dict)
+    kv_tokens: int | None = None
+    context: int | None = None
+    to_serve: str | None = None
+    """Names the model that --serve will start a server for."""
+    key_file: Path | None = None
+    """Holds the key of the servers."""
+    _tokenizers: dict[str, Tokenizer] = field(default_factory=dict, init=False)
+    _networks: dict[str, CausalLM] = field(default_factory=dict, init=False)
 
     @classmethod
     def from_options(cls, options: argparse.Namespace, recipe: Recipe, **limits: Any) -> EvalModels:
         """Return the models of a command: --policy-url names a server, --serve will start one."""
         asked = {name: getattr(options, name) for name in ("concurrency", "kv_tokens", "context") if name in options}
-        models = cls(recipe, **{**asked, **limits})
-        models.urls = {options.model: options.policy_url} if options.policy_url else {}
-        models.to_serve = options.model if options.serve else None
-        models._key_file = options.policy_key_file
-        return models
+        return cls(
+            recipe,
+            urls={options.model: options.policy_url} if options.policy_url else {},
+            to_serve=options.model if options.serve else None,
+            key_file=options.policy_key_file,
+            **{**asked, **limits},
+        )
 
     def tokenizer(self, model: str) -> Tokenizer:
         if model not in self._tokenizers:
@@ -72,9 +69,9 @@ class EvalModels:
 
     def limit(self, model: str) -> int:
         """Return the model's context in tokens."""
-        if self._context is not None and model in self.urls:
-            return self._context
-        return weights.load_config(resolve(model, weights=False)).context(self._context)
+        if self.context is not None and model in self.urls:
+            return self.context
+        return weights.load_config(resolve(model, weights=False)).context(self.context)
 
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
         """Return a cell that `model` is evaluated in; its weights become part of its settings."""
@@ -98,12 +95,12 @@ class EvalModels:
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
         """Open the model for calls of up to `context` tokens."""
         if url := self.urls.get(model):
-            async with make_server_policy(url, api_key_file=self._key_file) as remote:
+            async with make_server_policy(url, api_key_file=self.key_file) as remote:
                 yield remote
             return
         budget = max(self.concurrency * context, self.recipe.inference.kv_tokens)
-        if self._kv_tokens is not None:
-            budget = max(min(budget, self._kv_tokens), context)
+        if self.kv_tokens is not None:
+            budget = max(min(budget, self.kv_tokens), context)
         engine = Engine(
             self._network(model),
             eos_token_ids=weights.eos_token_ids(resolve(model)),

@@ -28,16 +28,16 @@ EXPECTED_ERRORS = (EvaluationError, ServerError, RecipeError, RunFolderError, Ch
 """A command that evaluates prints these as one line, without a traceback."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvalCell:
     """Describes one result: one variant on the tasks of one data set, at one length, with one seed."""
 
     variant: str
     data: str
-    length: int
+    length: int = 0
     """Holds 0 for data without lengths."""
-    seed: int
-    n: int
+    seed: int = 0
+    n: int = 0
     """Counts the tasks."""
     model: str
     """Holds the name that the result records."""

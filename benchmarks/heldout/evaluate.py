@@ -24,11 +24,14 @@ killed one stopped, and more --tasks add to what is there.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, Evaluator, fill_defaults, open_target, sampling_fields
 from benchmarks.harness.models import EvalModels
@@ -102,7 +105,6 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
             settings={"data": {"file": file_fingerprint(Path(path))}, **_method_sections(recipe)},
             variant=variant,
             data=Path(path).stem,
-            length=0,
             seed=seed,
             n=len(tasks),
             **sampling_fields(options, variant),
@@ -184,9 +186,11 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
             measures={name: column for name, column in values.items() if name not in SCORES},
             labels=label_tasks(plan.labels, plan.tasks),
         )
-    except ValueError as error:
+    except ValidationError as error:
+        problem = error.errors()[0]
         raise EvaluationError(
-            f"{cell}: {error}. A method whose reward is no score in [0, 1] gives one as trajectory.metrics['official']."
+            f"{cell}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}. A method whose reward is no score in "
+            "[0, 1] gives one as trajectory.metrics['official']."
         ) from error
 
 
@@ -265,3 +269,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 EVALUATOR = Evaluator(make_parser, prepare, evaluate)
 main = EVALUATOR.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -71,7 +71,6 @@ def prepare(options: argparse.Namespace) -> QuestionsPlan:
             settings=settings,
             variant="trained",
             data=options.protocol,
-            length=0,
             seed=seed,
             n=len(tasks),
             **sampling_fields(options),

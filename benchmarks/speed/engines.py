@@ -75,45 +75,6 @@ class TransformersSide:
         ]
 
 
-class ContinuousBatchingSide:
-    """Runs transformers' continuous batching, with a paged cache and shared prefixes; each request ends on its own."""
-
-    def __init__(self, model: Any):
-        self.model = model
-
-    def generate(self, batch: Sequence[GenerationRequest]) -> list[GenerationSample]:
-        from transformers import ContinuousBatchingConfig, GenerationConfig
-
-        page = 64
-        blocks = sum((len(r.prompt_ids) + r.max_new_tokens) // page + 1 for r in batch)
-        config = GenerationConfig(
-            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=PAD,
-            max_new_tokens=max(r.max_new_tokens for r in batch),
-        )  # fmt: skip
-        batching = ContinuousBatchingConfig(
-            return_logprobs=True, num_blocks=blocks, page_size=page, max_batch_tokens=512, auto_switch_to_flash=False
-        )
-        done: dict[str, Any] = {}
-        with self.model.continuous_batching_context_manager(
-            generation_config=config, continuous_batching_config=batching, timeout=5
-        ) as manager:
-            ids = [manager.add_request(list(r.prompt_ids), max_new_tokens=r.max_new_tokens) for r in batch]
-            while len(done) < len(batch):
-                result = manager.get_result(timeout=1)
-                if result is not None and result.is_finished():
-                    done[result.request_id] = result
-                elif result is None and not manager.is_running():
-                    raise RuntimeError(f"continuous batching ended with {len(done)} of {len(batch)} requests done")
-        results = [done[i] for i in ids]
-        failed = [result.error for result in results if result.error]
-        if failed:
-            raise RuntimeError(f"continuous batching: {len(failed)} requests failed, the first with {failed[0]}")
-        return [
-            GenerationSample(r.prompt_ids, tuple(x.generated_tokens), tuple(x.logprobs or ()))
-            for r, x in zip(batch, results, strict=True)
-        ]
-
-
 @torch.no_grad()
 def max_logprob_error(model: Any, samples: Sequence[GenerationSample], batch: int = 8) -> float | None:
     """Return the largest difference from the log-probs of a full forward of Hugging Face's model, or None.

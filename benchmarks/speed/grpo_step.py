@@ -6,8 +6,6 @@ The loss is DAPO's token mean, with advantages without the standard deviation an
 
 from __future__ import annotations
 
-import random
-import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,9 @@ from benchmarks.speed.engines import EmbeddedSide
 from benchmarks.speed.measure import Stopwatch, Timing, align_columns, ratio
 from benchmarks.speed.trl_side import run_trl
 from benchmarks.speed.workload import (
-    SECTION_GROUP,
     GenerationRequest,
     GenerationSample,
-    draw_prompt,
     grade,
-    make_section_requests,
     make_step_requests,
 )
 from core.algorithms.advantages import group_advantages
@@ -35,13 +30,11 @@ LR = 1e-6
 KINDS = ("equal", "uneven", "distinct")
 
 
-def compare(
-    folder: Path, vocab_size: int, output: Path, *, repeats: int, groups: int, group_size: int
-) -> dict[str, Any]:
+def compare(folder: Path, output: Path, *, repeats: int, groups: int, group_size: int) -> dict[str, Any]:
     """Time every kind of rollouts and return JSON; raise RuntimeError if the two trainers compute different steps."""
     result: dict[str, Any] = {}
     for kind in KINDS:
-        requests = make_step_requests(kind, vocab_size, groups, group_size)
+        requests = make_step_requests(kind, weights.load_config(folder).vocab_size, groups, group_size)
         samples = sample_rollouts(folder, requests)
         theirs = run_trl(folder, requests, group_size, samples, steps=repeats, lr=LR, output=output)
         ours, ours_timing = run_embedded(folder, requests, group_size, samples, steps=repeats)
@@ -60,42 +53,6 @@ def compare(
     return result
 
 
-def measure_sections(
-    folder: Path, vocab_size: int, *, repeats: int, groups: int, dtype: str, compiled: bool = False
-) -> dict[str, Any]:
-    """Time our GRPO step on `groups` groups of memory updates in the shapes of MemAgent's preset `laptop`; return JSON.
-
-    The rollouts are given: their tokens and log-probs are made up, since the time depends on shapes alone.
-    """
-    rng = random.Random(0)
-    requests = make_section_requests(vocab_size, groups, rng)
-    samples = [
-        GenerationSample(r.prompt_ids, draw_prompt(rng, vocab_size, r.max_new_tokens), (-1.0,) * r.max_new_tokens)
-        for r in requests
-    ]
-    first, timing = run_embedded(
-        folder,
-        requests,
-        SECTION_GROUP,
-        samples,
-        steps=repeats,
-        dtype=dtype,
-        max_tokens_per_pack=2560,
-        compiled=compiled,
-    )
-    tokens = sum(len(s.prompt_ids) + len(s.token_ids) for s in samples)
-    seconds = timing.as_json()
-    return {
-        "rollouts": len(requests),
-        "tokens": tokens,
-        "grad_norm": first["grad_norm"],
-        **seconds,
-        "tokens_per_cpu_s": tokens / seconds["cpu_s"],
-        "tokens_per_s": tokens / seconds["wall_s"],
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2,  # Linux counts KiB
-    }
-
-
 def sample_rollouts(folder: Path, requests: Sequence[GenerationRequest]) -> list[GenerationSample]:
     return _engine(weights.load(folder), requests).generate(requests)
 
@@ -107,13 +64,10 @@ def run_embedded(
     samples: Sequence[GenerationSample] | None,
     *,
     steps: int,
-    dtype: str = "float32",
-    max_tokens_per_pack: int = 4096,
-    compiled: bool = False,
 ) -> tuple[dict[str, float], Timing]:
     """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
-    model = weights.load(folder, dtype)
-    trainer = make_trainer(model, max_tokens_per_pack, compiled)
+    model = weights.load(folder)
+    trainer = make_trainer(model)
     engine = _engine(model, requests) if samples is None else None
     watch = Stopwatch()
     first: dict[str, float] = {}
@@ -129,12 +83,10 @@ def run_embedded(
     return first, watch.timing()
 
 
-def make_trainer(model: CausalLM, max_tokens_per_pack: int = 4096, compiled: bool = False) -> Trainer:
+def make_trainer(model: CausalLM) -> Trainer:
     """Make a trainer that computes what TRL computes with the settings of trl_side.py."""
-    optimizer = OptimizerSection(
-        lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=max_tokens_per_pack
-    )
-    return Trainer(model, optimizer, loss_agg="token", compiled=compiled)
+    optimizer = OptimizerSection(lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=4096)
+    return Trainer(model, optimizer, loss_agg="token")
 
 
 def _engine(model: CausalLM, requests: Sequence[GenerationRequest]) -> EmbeddedSide:

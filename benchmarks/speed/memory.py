@@ -61,18 +61,15 @@ SHAPES = (Shape(2560, False, 8192), Shape(1536, True, 65536), Shape(4096, True, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = make_parser().parse_args(words)
     if options.shape:
         shape = Shape(*json.loads(options.shape))
         print(json.dumps(measure(shape.recipe(options))))
         return 0
     rows = []
     for shape in SHAPES:
-        command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape)]
-        command += ["--model", str(options.model), "--dtype", options.dtype]
-        command += ["--device", options.device]
-        command += ["--optimizer", options.optimizer, *(["--lora", str(options.lora)] if options.lora else [])]
-        command += ["--cpu-offload"] if options.cpu_offload else []
+        command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape), *words]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         measured = json.loads(printed.splitlines()[-1])
         recipe = shape.recipe(options)

@@ -1,4 +1,4 @@
-"""Compare rollout throughput: our engine, `model.generate` (static and dynamic cache), continuous batching, vLLM.
+"""Compare rollout throughput: our engine, `model.generate` (static and dynamic cache), vLLM.
 
 The regimes are distinct prompts, groups on one prompt, heavy-tailed lengths, and sessions of five turns. A row whose
 log-probs differ by more than 1e-5 from those of a full forward is marked.
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.engines import ContinuousBatchingSide, EmbeddedSide, Generate, TransformersSide, max_logprob_error
+from benchmarks.speed.engines import EmbeddedSide, Generate, TransformersSide, max_logprob_error
 from benchmarks.speed.measure import Timing, align_columns, ratio, repeat
 from benchmarks.speed.vllm_side import run_vllm
 from benchmarks.speed.workload import (
@@ -31,11 +31,9 @@ OURS = "ours"
 
 def compare(
     folder: Path,
-    vocab_size: int,
     *,
     repeats: int,
     scale: float,
-    with_batching: bool,
     dtype: str = "float32",
     only: Sequence[str] = (),
     vllm_python: str | None = None,
@@ -48,6 +46,7 @@ def compare(
 
     hf = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     model = weights.load(folder, dtype).eval()
+    vocab_size = model.config.vocab_size
     result: dict[str, Any] = {}
     for regime, requests in make_regimes(vocab_size, scale=scale).items():
         if only and regime not in only:
@@ -60,8 +59,6 @@ def compare(
             "generate static": TransformersSide(hf, "static").generate,
             "generate dynamic": TransformersSide(hf, "dynamic").generate,
         }
-        if with_batching:
-            sides["continuous batching"] = ContinuousBatchingSide(hf).generate
         runs: dict[str, Callable[[], tuple[list[GenerationSample], Timing]]] = {
             side: partial(repeat, partial(run_turns, generate, requests, turns, vocab_size), repeats, before=ours.reset)
             for side, generate in sides.items()

@@ -102,13 +102,14 @@ def find_sections(runs: Path) -> Iterator[Sections]:
 
 def run(evaluation: Evaluation, places: Places, options: argparse.Namespace) -> list[str]:
     """Run an evaluation, and return a line for each reason why it did not end."""
-    unserved = [model for model in evaluation.models if model not in options.url]
+    urls = dict(options.url)
+    unserved = [model for model in evaluation.models if model not in urls]
     lacking = [f"a server of {model}: --url {model}=URL" for model in unserved]
     lacking += find_lacking(evaluation, places, retrieval=options.retrieval is not None)
     if lacking:
         return lacking
     request = {
-        **evaluation.request(options.url, options.retrieval),
+        **evaluation.request(urls, options.retrieval),
         "out": options.runs / evaluation.name,
         "threads": 1,
         **({"tasks": options.tasks} if options.tasks else {}),
@@ -162,14 +163,6 @@ def read_address(text: str) -> tuple[str, str]:
     return model, url
 
 
-class _AddAddress(argparse.Action):
-    """Collects MODEL=URL as a mapping."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        model, url = values
-        setattr(namespace, self.dest, {**getattr(namespace, self.dest), model: url})
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="tokentrue evaluate table", description=(__doc__ or "").partition("\n")[0])
@@ -180,7 +173,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", type=positive, metavar="N", help="at most N questions of each cell (default: all)")
     parser.add_argument("--concurrency", type=positive, metavar="N", help="samples at once (default: the evaluator's)")
     where = parser.add_argument_group("models")
-    where.add_argument("--url", type=read_address, action=_AddAddress, default={}, metavar="MODEL=URL",
+    where.add_argument("--url", type=read_address, action="append", default=[], metavar="MODEL=URL",
                        help="a server that runs already; may be repeated")  # fmt: skip
     where.add_argument("--retrieval", metavar="URL", help="the retrieval service of AIME, FRAMES and HLE")
     where.add_argument("--tau2-python", default=Places.tau2_python, metavar="PYTHON", help="has tau2-bench")

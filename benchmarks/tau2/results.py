@@ -16,10 +16,10 @@ from typing import Any
 from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import build_result
-from benchmarks.harness.samples import Sample, Samples, read_samples
+from benchmarks.harness.samples import Sample, Samples, flat, read_samples
 from benchmarks.harness.tables import counts_text, estimate_text
 from benchmarks.tau2.published import ALL
-from benchmarks.tau2.statistics import Tau2Statistics, read_trial, tau2_statistics
+from benchmarks.tau2.statistics import Tau2Statistics, is_solved, read_cost, tau2_statistics
 from benchmarks.tau2.tasks import DOMAINS
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
@@ -29,18 +29,16 @@ from core.runs.run_folder import RunFolder
 def tau2_result(cell: EvalCell, samples: Samples) -> EvalResult:
     """Build the result of one variant on one domain: scores and measures are a task's means over its trials."""
 
-    trials = [[read_trial(sample, cell.data) for sample in of_task] for of_task in samples]
-
     def means(value: Callable[[Sample], float]) -> list[float]:
         return [fmean(map(value, of_task)) for of_task in samples]
 
-    stats = tau2_statistics([trial for of_task in trials for trial in of_task])
+    stats = tau2_statistics({cell.data.removeprefix("tau2-"): flat(samples)})
     return build_result(
         cell,
         samples,
-        scores={"official": [fmean(trial.solved for trial in of_task) for of_task in trials]},
+        scores={"official": means(is_solved)},
         measures={
-            "cost": [fmean(trial.cost for trial in of_task) for of_task in trials],
+            "cost": means(read_cost),
             "turns": means(lambda sample: sample.turns),
             "policy_tokens": means(lambda sample: sample.policy_tokens),
         },
@@ -61,7 +59,7 @@ def read_statistics(folder: RunFolder) -> dict[str, Tau2Statistics]:
     for variant, results in by_variant.items():
         trials = min(result.notes["repeats"] for result in results)
         found[variant] = tau2_statistics(
-            [read_trial(sample, result.data) for result in results for sample in read_samples(folder, result, trials)]
+            {result.data.removeprefix("tau2-"): read_samples(folder, result, trials) for result in results}
         )
     return found
 

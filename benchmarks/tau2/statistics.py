@@ -9,27 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from benchmarks.harness.samples import Sample
 from benchmarks.harness.statistics import group_means, group_repeats, pass_hat
 from core.report.stats import Estimate
 from core.types import CALLS
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Describes one conversation. `calls` counts the experts called; `failure` names why there is no grade."""
-
-    domain: str
-    task_id: str
-    trial: int
-    solved: bool
-    failure: str | None = None
-    termination: str = "infrastructure_error"
-    judged: bool = True
-    cost: float = 0.0
-    calls: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +35,21 @@ class Tau2Statistics:
     histogram: Mapping[int, int]
 
 
-def tau2_statistics(trials: Sequence[Trial]) -> Tau2Statistics:
-    """Compute the statistics of one variant.
+def tau2_statistics(samples: Mapping[str, Sequence[Sample]]) -> Tau2Statistics:
+    """Compute the statistics of one variant from the samples of each domain.
 
     Raises:
         ValueError: the tasks do not all have the same trials, each once.
     """
-    by_task, n = group_repeats(((trial.domain, trial.task_id), trial.trial, trial.solved) for trial in trials)
+    every = [(domain, sample) for domain, of_domain in samples.items() for sample in of_domain]
+    by_task, n = group_repeats(((domain, each.task_id), each.repeat, is_solved(each)) for domain, each in every)
     solved: dict[str, list[int]] = {}
     for (domain, _), verdicts in by_task.items():
         solved.setdefault(domain, []).append(sum(verdicts))
-    graded = [trial for trial in trials if trial.failure is None]
+    trials = [sample for _, sample in every]
+    graded = [sample for sample in trials if sample.failure is None]
+    calls = [count_calls(sample) for sample in graded]
     count = max(1, len(graded))
-    names = dict.fromkeys(name for trial in graded for name in trial.calls)
     return Tau2Statistics(
         trials=n,
         tasks={domain: len(counts) for domain, counts in solved.items()},
@@ -68,26 +57,29 @@ def tau2_statistics(trials: Sequence[Trial]) -> Tau2Statistics:
             k: group_means({domain: [pass_hat(n, c, k) for c in counts] for domain, counts in solved.items()})
             for k in range(1, n + 1)
         },
-        errors=dict(Counter(trial.failure for trial in trials if trial.failure is not None)),
-        terminations=dict(Counter(trial.termination for trial in trials)),
-        not_judged=sum(not trial.judged for trial in graded),
-        cost=sum(trial.cost for trial in graded) / count,
-        calls={name: sum(trial.calls.get(name, 0) for trial in graded) / count for name in names},
-        histogram=dict(sorted(Counter(int(sum(trial.calls.values())) for trial in graded).items())),
+        errors=dict(Counter(sample.failure for sample in trials if sample.failure is not None)),
+        terminations=dict(
+            Counter(_simulation(sample).get("termination_reason", "infrastructure_error") for sample in trials)
+        ),
+        not_judged=sum((_simulation(each).get("info") or {}).get("assertions_not_judged", False) for each in graded),
+        cost=sum(read_cost(sample) for sample in graded) / count,
+        calls={name: sum(each.get(name, 0) for each in calls) / count for name in dict.fromkeys(chain(*calls))},
+        histogram=dict(sorted(Counter(int(sum(each.values())) for each in calls).items())),
     )
 
 
-def read_trial(sample: Sample, data: str) -> Trial:
-    """Return what the statistics need of a sample of a data set."""
-    metrics, simulation = sample.metrics, sample.graded["simulation"] or {}
-    return Trial(
-        domain=data.removeprefix("tau2-"),
-        task_id=sample.task_id,
-        trial=sample.repeat,
-        solved=not sample.failed and abs(sample.graded["score"] - 1.0) < 1e-6,
-        failure=sample.failure,
-        termination=simulation.get("termination_reason", "infrastructure_error"),
-        judged=not (simulation.get("info") or {}).get("assertions_not_judged", False),
-        cost=metrics.get("cost", 0.0),
-        calls={name.removeprefix(CALLS): n for name, n in metrics.items() if name.startswith(CALLS)},
-    )
+def is_solved(sample: Sample) -> bool:
+    return not sample.failed and abs(sample.graded["score"] - 1.0) < 1e-6
+
+
+def read_cost(sample: Sample) -> float:
+    return float(sample.metrics.get("cost", 0.0))
+
+
+def count_calls(sample: Sample) -> dict[str, float]:
+    """Return how often each expert was called."""
+    return {name.removeprefix(CALLS): n for name, n in sample.metrics.items() if name.startswith(CALLS)}
+
+
+def _simulation(sample: Sample) -> Mapping[str, Any]:
+    return sample.graded["simulation"] or {}

@@ -29,12 +29,7 @@ def row_scales(rows: Sequence[Row], loss_agg: LossAgg, length: int = 1) -> list[
 
     `rows` must be all rows of one optimizer step; the factors then hold for any split of them into micro-batches.
     `length` is what `constant` divides by.
-
-    Raises:
-        ValueError: `loss_agg` is unknown.
     """
-    if loss_agg not in LOSS_AGGS:
-        raise ValueError(f"unknown loss_agg {loss_agg!r}; known: {', '.join(LOSS_AGGS)}")
     trained = [row for row in rows if row.trained_tokens]
     tokens = Counter[int]()  # trained tokens of each rollout, by rollout_id
     turns = Counter[int]()  # rows of each rollout that have a trained token

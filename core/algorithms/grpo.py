@@ -34,7 +34,7 @@ def grpo_loss(
     before any arithmetic: whatever they hold, they add nothing to loss or gradient.
 
     Raises:
-        ValueError: lengths differ; or the reference log-probs or the entropy that a coefficient needs are missing.
+        ValueError: the reference log-probs or the entropy that a coefficient needs are missing.
     """
     if config.kl_loss_coef and ref_logprobs_T is None:
         raise ValueError(
@@ -45,17 +45,6 @@ def grpo_loss(
         raise ValueError(
             f"entropy_coef is {config.entropy_coef}, but no entropy was given: compute it or set entropy_coef to 0"
         )
-    _require_same_length(
-        logprobs_T=logprobs_T,
-        old_logprobs_T=old_logprobs_T,
-        rollout_logprobs_T=rollout_logprobs_T,
-        ref_logprobs_T=ref_logprobs_T,
-        entropy_T=entropy_T,
-        advantages_T=advantages_T,
-        mask_T=mask_T,
-        scales_T=scales_T,
-    )
-    # From here on R: the tokens of T that are trained.
     trained_T = mask_T.bool()
     logprobs_R = logprobs_T[trained_T]
     old_logprobs_R = old_logprobs_T.detach()[trained_T]
@@ -95,9 +84,3 @@ def grpo_loss(
             loss = loss - config.entropy_coef * stats["entropy_loss"]
     stats["loss"] = loss
     return loss, {name: value.detach() for name, value in stats.items()}
-
-
-def _require_same_length(**tensors: Tensor | None) -> None:
-    shapes = {name: tuple(x.shape) for name, x in tensors.items() if x is not None}
-    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) != 1:
-        raise ValueError(f"all tensors must be flat and of one length, got {shapes}")

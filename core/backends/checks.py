@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -23,13 +22,6 @@ def find_url_problem(url: str) -> str | None:
             return None
     except (URLError, OSError, ValueError) as error:
         return str(error)
-
-
-def find_relative_paths(paths: Mapping[str, str]) -> Iterator[str]:
-    """Name each key whose path is relative: the workers of Ray have working directories of their own."""
-    for key, path in paths.items():
-        if not Path(path).is_absolute():
-            yield f"{key}: {path} is relative, which means another place on each worker; give the whole path"
 
 
 def find_missing_data(recipe: Recipe) -> Iterator[str]:
@@ -52,8 +44,3 @@ def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Col
             named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does
             other = urlsplit(named)._replace(netloc="HOST:PORT").geturl()
             yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}={other}"
-
-
-def find_unset_variables(key: str, names: Iterable[str]) -> Iterator[str]:
-    """Name each environment variable of the list under `key` that is not set here."""
-    yield from (f"{key}: {name} is not set here; export it" for name in names if name not in os.environ)

@@ -45,11 +45,6 @@ class RayCluster:
         )
 
     @property
-    def start_worker(self) -> str:
-        """Return the command that lets another node join."""
-        return f"ray start --address={self.head}:{PORT} {self._options}"
-
-    @property
     def _options(self) -> str:
         return f"--num-gpus={self.gpus_per_node} --disable-usage-stats"
 
@@ -57,7 +52,8 @@ class RayCluster:
         """Say on which node which command is run, a line for each kind of node."""
         lines = [f"on the head node: {self.start_head}"]
         if self.nodes > 1:
-            lines.append(f"on each of the {self.nodes - 1} other nodes: {self.start_worker}")
+            join = f"ray start --address={self.head}:{PORT} {self._options}"
+            lines.append(f"on each of the {self.nodes - 1} other nodes: {join}")
         return lines
 
     def find_head_problem(self, key: str) -> str | None:

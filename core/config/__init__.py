@@ -1,8 +1,8 @@
 """Recipes: a run described as typed data."""
 
-from core.config.load import load, replace_keys
 from core.config.recipe import (
     AlgorithmSection,
+    ConversationRecipe,
     ExperimentSection,
     HealthSection,
     LoRASection,
@@ -16,6 +16,7 @@ from core.options import RecipeError, Section, import_function, import_functions
 
 __all__ = [
     "AlgorithmSection",
+    "ConversationRecipe",
     "ExperimentSection",
     "HealthSection",
     "LoRASection",
@@ -28,6 +29,4 @@ __all__ = [
     "WarmStartSection",
     "import_function",
     "import_functions",
-    "load",
-    "replace_keys",
 ]

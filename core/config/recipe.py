@@ -370,13 +370,9 @@ class Recipe(Section):
     """Says how the data are made and what is evaluated. A trained policy does not depend on it."""
 
     @model_validator(mode="after")
-    def _evaluation_has_tasks(self) -> Recipe:
+    def _evaluations_can_run(self) -> Recipe:
         if self.run.eval_every and self.data.eval is None:
             raise ValueError("run.eval_every needs data.eval, a file of held-out tasks; set that, or run.eval_every=0")
-        return self
-
-    @model_validator(mode="after")
-    def _best_is_measured(self) -> Recipe:
         if self.run.keep == "best" and not self.run.eval_every:
             raise ValueError("run.keep=best needs held-out evaluations; set run.eval_every, or run.keep=last")
         return self
@@ -412,6 +408,18 @@ class Recipe(Section):
                 "rollout.ahead takes the tasks of a step before the steps before it are known, and data.sampler="
                 "curriculum draws them by those; set one of them only"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _model_takes_the_context(self) -> Self:
+        limit = self.model.max_model_len
+        for name in type(self).model_fields:
+            tokens = getattr(getattr(self, name), "context_tokens", None)
+            if limit is not None and tokens is not None and limit < tokens:
+                raise ValueError(
+                    f"{name}.context_tokens is {tokens}, and model.max_model_len={limit} refuses longer calls; lower "
+                    "the first or raise the second"
+                )
         return self
 
     @model_validator(mode="after")
@@ -486,3 +494,16 @@ class Recipe(Section):
     def dump(self) -> dict[str, Any]:
         """Return what a run follows from as plain data, which loads again to the same recipe without `experiment`."""
         return self.model_dump(mode="json", exclude={"experiment"})
+
+
+class ConversationRecipe(Recipe):
+    """Describes a run whose rollouts are conversations: they are trained as segments."""
+
+    @model_validator(mode="after")
+    def _rows_are_segments(self) -> Self:
+        if self.algorithm.rows != "segment":
+            raise ValueError(
+                f"algorithm.rows is {self.algorithm.rows}, and the conversations of {self.method} are trained as "
+                "segments; set algorithm.rows=segment"
+            )
+        return self

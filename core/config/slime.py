@@ -127,10 +127,6 @@ class SlimeSection(Section):
                 f"sglang.models take {self.serving_gpus - self.policy_gpus} of {self.serving_gpus} rollout GPUs and "
                 "leave none to the policy; raise slime.rollout_gpus or give the models fewer"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _engines_are_whole(self) -> SlimeSection:
         own = self.sglang.gpus_per_engine
         served = {"policy": (self.policy_gpus, own)}
         served |= {name: (model.gpus, model.gpus_per_engine or own) for name, model in self.sglang.models.items()}

@@ -60,7 +60,7 @@ class Questions:
     split: str
     file: str
     rows: int
-    check: Callable[[Task], Task | None]
+    check: Callable[[Task], Task | None] = lambda task: task
     held_out: str | None = None
 
 
@@ -124,10 +124,6 @@ def check_aime(task: Task) -> Task:
     return task
 
 
-def accept(task: Task) -> Task:
-    return task
-
-
 def drop_pictures(task: Task) -> Task | None:
     """Drop a question about a picture."""
     return None if task.metadata["image"] else task
@@ -151,7 +147,7 @@ SETS: dict[str, Questions | Parquet | Passages | GitFiles] = {
     "dapo-math-17k": Questions("zhuzilin/dapo-math-17k", "train", "dapo-math-17k.jsonl", 17398, strip_dapo_wrapper),
     "aime24": Questions("HuggingFaceH4/aime_2024", "train", "aime24.jsonl", 30, check_aime),
     "aime25": Questions("math-ai/aime25", "test", "aime25.jsonl", 30, check_aime),
-    "frames": Questions("google/frames-benchmark", "test", "frames.jsonl", 824, accept),
+    "frames": Questions("google/frames-benchmark", "test", "frames.jsonl", 824),
     "hle": Questions("cais/hle", "test", "hle.jsonl", 2500, drop_pictures),
     "toolorchestra": Questions(
         f"{GITHUB}NVlabs/ToolOrchestra",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -36,11 +36,11 @@ class EngineStats:
     Of the prompts' tokens, `prefilled_tokens` were computed and `cached_tokens` had been computed for others.
     """
 
-    prefilled_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    num_running: int = 0
-    num_waiting: int = 0
+    prefilled_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    num_running: int
+    num_waiting: int
 
 
 class Engine:
@@ -61,13 +61,11 @@ class Engine:
         page_size: int = 16,
         max_num_seqs: int = 256,
         max_prefill_tokens: int = 2048,
-        weight_version: str = "0",
-        seed: int = 0,
         decode: Decode | None = None,
     ):
         self.model = model
         self.eos_token_ids = frozenset(eos_token_ids)
-        self.weight_version = weight_version
+        self.weight_version = "0"
         self.max_model_len = model.config.context(max_model_len)
         if kv_tokens < self.max_model_len:
             raise ValueError(
@@ -82,8 +80,8 @@ class Engine:
             self.graphs = DecodeGraphs(self._decode_tokens, model.device, self.vocab_size, max_num_seqs)
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
-        self._unseeded = itertools.count(seed << 32)
-        self._stats = EngineStats()
+        self._unseeded = itertools.count()
+        self._prefilled_tokens = self._generated_tokens = 0
 
     @classmethod
     def from_pretrained(
@@ -101,10 +99,9 @@ class Engine:
         folder = resolve(model)
         network = weights.load(folder, dtype, device).eval()
         max_len = max_model_len or min(network.config.max_positions, kv_tokens)
-        eos = weights.eos_token_ids(folder)
         return cls(
             network,
-            eos_token_ids=eos,
+            eos_token_ids=weights.eos_token_ids(folder),
             max_model_len=max_len,
             kv_tokens=kv_tokens,
             max_num_seqs=max_num_seqs,
@@ -195,7 +192,8 @@ class Engine:
             request.computed += count
         for request, _ in prefill:
             self.cache.name(request.tokens[: request.computed], request.pages)
-        self._count(prefilled_tokens=sum(count for _, count in prefill), generated_tokens=len(batch))
+        self._prefilled_tokens += sum(count for _, count in prefill)
+        self._generated_tokens += len(batch)
         return self._add_tokens(batch, tokens, logprobs)
 
     def _add_tokens(self, batch: Sequence[Request], tokens: Sequence[int], logprobs: Sequence[float]) -> list[Request]:
@@ -228,12 +226,9 @@ class Engine:
 
     def stats(self) -> EngineStats:
         running = len(self.scheduler.running)
-        return replace(
-            self._stats,
-            cached_tokens=self.scheduler.cached_tokens,
-            num_running=running,
-            num_waiting=len(self._requests) - running,
-        )
+        waiting = len(self._requests) - running
+        cached = self.scheduler.cached_tokens
+        return EngineStats(self._prefilled_tokens, cached, self._generated_tokens, running, waiting)
 
     def adopt_weights(self, weight_version: str) -> None:
         """Take the model's new weights into use: forget every cached key and value, preempt the running requests."""
@@ -305,7 +300,3 @@ class Engine:
     def _decode_tokens(self, ids_N: Tensor, positions_N: Tensor, table_NP: Tensor) -> Tensor:
         attend = prepare_decode(self.cache, table_NP, positions_N)
         return self.model.logits(self.model(ids_N, positions_N, attend))
-
-    def _count(self, **increments: int) -> None:
-        totals = {name: getattr(self._stats, name) + number for name, number in increments.items()}
-        self._stats = replace(self._stats, **totals)

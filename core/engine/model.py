@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -108,12 +108,9 @@ def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], fl
     return tuple(inv_freq.tolist()), float(scale)
 
 
-class Attention(Protocol):
-    """Computes how the packed tokens of one forward attend to each other; each layer calls it once."""
-
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        """Return the attended values, [T, H, D]."""
-        ...
+Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Computes how the packed tokens of one forward attend to each other; each layer calls it once, with its number and the
+queries [T, H, D], keys and values [T, K, D]. It returns the attended values, [T, H, D]."""
 
 
 @cache

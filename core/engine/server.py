@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import errno
 import json
-import socket
 import sys
 import time
 import uuid
@@ -27,7 +25,7 @@ from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.sglang import ROUTING_HEADER
-from core.serving import add_key_option, make_app, read_api_key
+from core.serving import add_key_option, listen, make_app, read_api_key
 from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.types import Sampling
 
@@ -226,15 +224,6 @@ class Server:
         }
         sizes = ("tp_size", "pp_size", "dp_size", "ep_size", "moe_dp_size")
         return web.json_response(info | dict.fromkeys(sizes, 1))
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket before the model loads, so that a busy port ends the program at once."""
-    try:
-        return socket.create_server((host, port))
-    except OSError as error:
-        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror or error})"
-        sys.exit(f"port {port} on {host} {reason}: stop the other server, or choose another with --port")
 
 
 def main(argv: list[str] | None = None) -> None:

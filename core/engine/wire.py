@@ -27,11 +27,9 @@ class _StrictBody(BaseModel):
     def _drop_unused_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-
-        def is_off(name: str, value: Any) -> bool:
-            return name not in cls.model_fields and (not value or (name in _OFF_AT_ONE and value == 1))
-
-        return {name: value for name, value in data.items() if not is_off(name, value)}
+        unused = {name: value for name, value in data.items() if name not in cls.model_fields}
+        off = {name for name, value in unused.items() if not value or (value == 1 and name in _OFF_AT_ONE)}
+        return {name: value for name, value in data.items() if name not in off}
 
 
 class SamplingParams(_StrictBody):

@@ -17,7 +17,7 @@ import tempfile
 import unicodedata
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,7 +216,8 @@ class Command:
             try:
                 await process.wait()
             finally:
-                _kill_group(process.pid)  # what it left running would keep its output open
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, 9)  # what it left running would keep its output open
             output, errors = await asyncio.gather(*readers)
         if process.returncode != 0:
             raise RuntimeError(f"{self.arguments[0]} ended with status {process.returncode}: {output}{errors}")
@@ -230,11 +231,3 @@ async def _read_end(stream: asyncio.StreamReader) -> str:
     while part := await stream.read(KEPT_OUTPUT):
         kept = (kept + part)[-KEPT_OUTPUT:]
     return kept.decode(errors="replace")
-
-
-def _kill_group(pid: int) -> None:
-    """Kill what a command left running, its children too."""
-    try:
-        os.killpg(pid, 9)
-    except ProcessLookupError:
-        return

@@ -190,7 +190,12 @@ class Gateway:
         )
 
     def _read_name(self, http: web.Request) -> str:
-        return read_session_name(http, by_key=self._api_key is None)
+        """Return the session that a request names in its path, in a header or, if we have no key, as its API key."""
+        headers = http.headers
+        named = http.match_info.get("session") or headers.get("X-Session-Id") or ""
+        if named or self._api_key is not None:
+            return named
+        return headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-Api-Key") or ""
 
     def _find_session(self, http: web.Request) -> GatewaySession:
         return self._session(self._read_name(http), may_open=True)
@@ -341,15 +346,6 @@ async def keep_alive(http: web.Request, ping: str) -> AsyncIterator[web.StreamRe
     finally:
         done.set()
         await pings
-
-
-def read_session_name(http: web.Request, *, by_key: bool) -> str:
-    """Return the session that a request names in its path, in a header or, with `by_key`, as its API key; else ""."""
-    named = http.match_info.get("session") or http.headers.get("X-Session-Id")
-    if named or not by_key:
-        return named or ""
-    bearer = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-    return bearer or http.headers.get("X-Api-Key") or ""
 
 
 def describe_failure(error: Exception) -> GatewayError:

@@ -139,7 +139,8 @@ class AnswerTree:
             found: Answer | None = None
             if message.role == "assistant":
                 found, kind = self._find(message, parent, new)
-                echoes.append((kind, str(found.number) if found else hash_message(message)))
+                written = repr(message).encode(errors="replace")
+                echoes.append((kind, str(found.number) if found else hashlib.blake2b(written).hexdigest()))
             entries.append(found or message)
             if found is not None and is_answer_to(found, parent, new):
                 parent, new = found, []
@@ -216,8 +217,3 @@ def is_answer_to(answer: Answer, parent: Answer | None, new_messages: Sequence[W
     if given.parent is not parent:
         return False
     return given.new_messages == tuple(new_messages) or given.key == make_request_key(parent, new_messages)
-
-
-def hash_message(message: WireMessage) -> str:
-    """Return what tells an answer that the session does not hold from others."""
-    return hashlib.blake2b(repr(message).encode(errors="replace"), digest_size=8).hexdigest()

@@ -183,8 +183,10 @@ def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterato
     yield event("response.in_progress", response={**begun, "incomplete_details": None})
     for index, item in enumerate(_write_items(answer)):
         at = {"item_id": item["id"], "output_index": index}
-        yield event("response.output_item.added", output_index=index, item=_empty_item(item))
-        if item["type"] == "function_call":
+        is_call = item["type"] == "function_call"
+        empty = {**item, "status": "in_progress", **({"arguments": ""} if is_call else {"content": list[str]()})}
+        yield event("response.output_item.added", output_index=index, item=empty)
+        if is_call:
             yield event("response.function_call_arguments.delta", **at, delta=item["arguments"])
             yield event("response.function_call_arguments.done", **at, arguments=item["arguments"])
         else:
@@ -218,12 +220,6 @@ def write_error_event(error: GatewayError) -> str:
     return "".join(
         f"event: {each['type']}\ndata: {json.dumps(each, ensure_ascii=False)}\n\n" for each in (first, second)
     )
-
-
-def _empty_item(item: dict[str, Any]) -> dict[str, Any]:
-    if item["type"] == "function_call":
-        return {**item, "status": "in_progress", "arguments": ""}
-    return {**item, "status": "in_progress", "content": []}
 
 
 def _write_head(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Transcriber:
                 messages.append(self.encode_message(entry))
         if base is None:
             return self.renderer.render(messages, shown_tools), kept
-        tail = self.continue_after(base.completion, self.renderer.render_after(start, messages, shown_tools))
+        tail = self.continue_after(base.completion, self.renderer.render(messages, shown_tools, after=start))
         return base.prompt_ids + (base.completion.token_ids + tail), kept  # copies the long part once
 
     def read(

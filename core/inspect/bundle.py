@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from collections.abc import Set
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from core.data.tasks import iter_tasks
 from core.engine import weights
 from core.inspect.replay import SUMS, TASKS, Replay, choose_seed, find_last_step
 from core.inspect.rescore import ReplayError
+from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
 from core.runs.files import Record, append_batch, make_folder, read_batches, write_text
 from core.runs.run_folder import RunFolder
@@ -98,16 +98,13 @@ def _copy_rollouts(source: Path, target: Path, steps: range) -> None:
             append_batch(target, [{**records[0], "pieces": known}, *records[1:]])
 
 
+@show_errors(OSError, ValueError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        folder = RunFolder(options.run_dir)
-        seed = choose_seed(folder, options.seed)
-        step = options.step or find_last_step(folder, seed)
-        names = write_bundle(folder, seed, step, options.out)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder = RunFolder(options.run_dir)
+    seed = choose_seed(folder, options.seed)
+    step = options.step or find_last_step(folder, seed)
+    names = write_bundle(folder, seed, step, options.out)
     size = sum((options.out / name).stat().st_size for name in names)
     print(f"{options.out}: step {step} of seed {seed}, {len(names)} files, {size / 1e6:.1f} MB")
     return 0
@@ -120,7 +117,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="which seed, if there are several")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from typing import NamedTuple
 
 from core.hub import resolve
 from core.inspect.dumps import is_dump, read_dump
+from core.options import show_errors
 from core.runs.record import RecordedRollout, RecordedTurn, describe_row
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
@@ -342,17 +342,14 @@ def find_tokenizer(runs: Sequence[RunFolder | None]) -> Path:
     return found.pop()
 
 
+@show_errors(OSError, ValueError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        runs = [find_run(dump) for dump in options.dumps]
-        tokenizer = load_tokenizer(options.tokenizer or find_tokenizer(runs), for_chat=False)
-        sampled_at = runs[0].config.get("rollout", {}).get("temperature", 1.0) if runs[0] else 1.0
-        temperature = sampled_at if options.temperature is None else options.temperature
-        report = check_dumps(options.dumps, tokenizer, dict(options.weights), temperature)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    runs = [find_run(dump) for dump in options.dumps]
+    tokenizer = load_tokenizer(options.tokenizer or find_tokenizer(runs), for_chat=False)
+    sampled_at = runs[0].config.get("rollout", {}).get("temperature", 1.0) if runs[0] else 1.0
+    temperature = sampled_at if options.temperature is None else options.temperature
+    report = check_dumps(options.dumps, tokenizer, dict(options.weights), temperature)
     for line in report.lines:
         print(line)
     print(report)
@@ -384,7 +381,3 @@ def make_parser() -> argparse.ArgumentParser:
         "--temperature", type=float, help="of the rollouts, for --weights (default: that of the run, or 1)"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,40 +7,26 @@ into conftest.py, and ask for the fixture `assert_no_drift`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 
-class AssertNoDrift(Protocol):
-    """Checks dumps as `tokentrue inspect drift` does."""
-
-    def __call__(
-        self,
-        *dumps: str | Path,
-        tokenizer: str | Path,
-        weights: Mapping[str, str] | None = None,
-        temperature: float = 1.0,
-    ) -> None:
-        """Fail the test if there is drift in one of `dumps`, or no rollout. `weights` maps versions to models.
-
-        Raises:
-            ValueError: a file is broken, or there is none; the message names it.
-        """
-        ...
-
-
 @pytest.fixture
-def assert_no_drift() -> AssertNoDrift:
-    """Return what fails the test where rollouts drift."""
+def assert_no_drift() -> Callable[..., None]:
+    """Return what checks dumps as `tokentrue inspect drift` does, and fails the test where rollouts drift."""
     from core.inspect.drift import check_dumps
     from core.text.tokenizer import load_tokenizer
 
     def check(
         *dumps: str | Path, tokenizer: str | Path, weights: Mapping[str, str] | None = None, temperature: float = 1.0
     ) -> None:
+        """Fail the test if there is drift in one of `dumps`, or no rollout. `weights` maps versions to models.
+
+        Raises:
+            ValueError: a file is broken, or there is none; the message names it.
+        """
         loaded = load_tokenizer(str(tokenizer), for_chat=False)
         report = check_dumps(map(Path, dumps), loaded, weights, temperature)
         if report.counts or not report.rollouts:

@@ -16,11 +16,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +30,7 @@ from core.data.sets import sha256
 from core.engine import lora, weights
 from core.hub import resolve
 from core.inspect.rescore import ReplayError, ScoreGroup, open_score
+from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, jsonable
@@ -69,24 +68,23 @@ class Comparison(NamedTuple):
         return bool(abs(self.run - self.replay) <= tolerance * max(1.0, abs(self.run)))
 
 
-@dataclass
-class ReplayedStep:
+class ReplayedStep(NamedTuple):
     """Holds what one step gave: all statistics of the trainer, and the rollouts before and after they were scored."""
 
     step: int
-    numbers: list[Comparison] = field(default_factory=list)
-    recorded: list[RecordedRollout] = field(default_factory=list)
-    scored: list[Trajectory] = field(default_factory=list)
+    numbers: list[Comparison]
+    recorded: list[RecordedRollout]
+    scored: list[Trajectory]
 
-    def changes(self) -> Iterator[tuple[RecordedRollout, Trajectory, str]]:
-        """Yield the rollouts that are others now, with what changed."""
+    def changes(self) -> Iterator[tuple[str, str]]:
+        """Yield the tasks of the rollouts that are others now, with what changed."""
         for old, new in zip(self.recorded, self.scored, strict=True):
             before = old.trajectory()
             if (new.reward, new.status) != (old.reward, old.status):
                 why = f" ({new.failure}: {new.log.get('error', '')})" if new.failure and not old.failure else ""
-                yield old, new, f"reward {old.reward} -> {new.reward}{why}"
+                yield old.task_id, f"reward {old.reward} -> {new.reward}{why}"
             elif [_ids(turn) for turn in new.turns] != [_ids(turn) for turn in before.turns]:
-                yield old, new, f"{len(before.turns)} turns -> {len(new.turns)} turns, or in another order"
+                yield old.task_id, f"{len(before.turns)} turns -> {len(new.turns)} turns, or in another order"
 
 
 class Replay:
@@ -141,15 +139,14 @@ class Replay:
             rows = make_rows(self.recipe, scored)
             stats = jsonable(trainer.grpo_step(rows))
             record: Record = logged.get(step, {})
-            found = ReplayedStep(step, [Comparison(name, record.get(name), value) for name, value in stats.items()])
-            found.recorded = [rollout for group in groups for rollout in group]
-            found.scored = [trajectory for group in scored for trajectory in group]
+            numbers = [Comparison(name, record.get(name), value) for name, value in stats.items()]
             if step == self.last:
                 with tempfile.TemporaryDirectory() as target:
                     weights.save(model, Path(target), self.start, lora.merge_weights(model))
                     after = sha256(Path(target) / "model.safetensors")
-                found.numbers.append(Comparison("weights", self._expected_weights(), after))
-            yield found
+                numbers.append(Comparison("weights", self._expected_weights(), after))
+            flat = itertools.chain.from_iterable
+            yield ReplayedStep(step, numbers, list(flat(groups)), list(flat(scored)))
 
     def _check_rows(self, groups: Sequence[Sequence[RecordedRollout]]) -> None:
         """Make the rows of the recorded rewards under the run's own recipe, and compare them with those recorded."""
@@ -236,21 +233,18 @@ def find_last_step(folder: RunFolder, seed: int) -> int:
     return max(steps)
 
 
+@show_errors(OSError, ValueError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        folder = RunFolder(options.run_dir)
-        check_sums(folder.path)
-        seed = choose_seed(folder, options.seed)
-        last = options.step or find_last_step(folder, seed)
-        spec = method_spec(folder.config["method"])
-        recipe = spec.load(str(folder.path / "config.yaml"), options.what_if)
-        if recipe.inference.threads:
-            torch.set_num_threads(recipe.inference.threads)
-        return asyncio.run(replay_and_print(Replay(folder, recipe, seed, last), spec, options.reward, options.what_if))
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder = RunFolder(options.run_dir)
+    check_sums(folder.path)
+    seed = choose_seed(folder, options.seed)
+    last = options.step or find_last_step(folder, seed)
+    spec = method_spec(folder.config["method"])
+    recipe = spec.load(str(folder.path / "config.yaml"), options.what_if)
+    if recipe.inference.threads:
+        torch.set_num_threads(recipe.inference.threads)
+    return asyncio.run(replay_and_print(Replay(folder, recipe, seed, last), spec, options.reward, options.what_if))
 
 
 async def replay_and_print(replay: Replay, spec: MethodSpec, reward: str | None, what_if: Sequence[str]) -> int:
@@ -280,8 +274,8 @@ async def replay_and_print(replay: Replay, spec: MethodSpec, reward: str | None,
 def print_changes(step: ReplayedStep, scored: bool) -> bool:
     """Print the rollouts that scoring has changed; return whether there are any."""
     changes = list(step.changes())
-    for old, _, text in changes:
-        print(f"step {step.step} task {old.task_id!r}: {text}")
+    for task_id, text in changes:
+        print(f"step {step.step} task {task_id!r}: {text}")
     if scored:
         total = len(step.recorded)
         rewards = [
@@ -325,7 +319,3 @@ def make_parser() -> argparse.ArgumentParser:
         help="change a key of the recipe, such as algorithm.clip_ratio_high=0.3",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from core.config import Recipe
+from core.config import Recipe, import_function
 from core.data.tasks import iter_tasks
-from core.options import import_by_path
 from core.policy.base import Policy, PolicyError, Roles
 from core.rollout.method import MethodSpec
 from core.rollout.roles import open_roles
@@ -75,7 +74,9 @@ async def open_score(
                     if old.status == "failed":
                         scored.append(old)
                         continue
-                    recorded = _find_completions(old)
+                    recorded: defaultdict[tuple[int, ...], deque[Completion]] = defaultdict(deque)
+                    for turn in old.turns:
+                        recorded[turn.prompt_ids].append(turn.completion)
                     roles = {role: RecordedPolicy(recorded, other) for role, other in opened.items()}
                     roles["policy"] = RecordedPolicy(recorded)
                     runner = Runner(method, Roles(roles), concurrency=1, deadline_s=settings.deadline_s)
@@ -93,20 +94,16 @@ async def _keep_rewards(group: Sequence[RecordedRollout]) -> Sequence[Trajectory
 
 
 def _score_with(path: str) -> ScoreGroup:
-    try:
-        reward = import_by_path(path)
-    except ValueError as error:
-        raise ReplayError(f"--reward {path}: {error}; write module.function, or method") from error
-
-    async def score_one(rollout: RecordedRollout) -> Trajectory:
-        trajectory = rollout.trajectory()
-        if trajectory.status == "failed":
-            return trajectory
-        value = reward(rollout)
-        return replace(trajectory, reward=float(await value if inspect.isawaitable(value) else value))
+    reward = import_function("--reward", path)
 
     async def score(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]:
-        return [await score_one(rollout) for rollout in group]
+        scored = [rollout.trajectory() for rollout in group]
+        for place, trajectory in enumerate(scored):
+            if trajectory.status != "failed":
+                value = reward(group[place])
+                value = await value if inspect.isawaitable(value) else value
+                scored[place] = replace(trajectory, reward=float(value))
+        return scored
 
     return score
 
@@ -129,10 +126,3 @@ class RecordedPolicy(Policy):
         if self._other is not None:
             return await self._other.generate(prompt_ids, sampling, session)
         raise PolicyError("bad_request", "the method sends a prompt that the record does not have")
-
-
-def _find_completions(trajectory: Trajectory) -> Mapping[tuple[int, ...], deque[Completion]]:
-    completions: defaultdict[tuple[int, ...], deque[Completion]] = defaultdict(deque)
-    for turn in trajectory.turns:
-        completions[turn.prompt_ids].append(turn.completion)
-    return completions

@@ -31,18 +31,15 @@ def read_samples(dump: Mapping[str, Any], path: Path) -> Iterator[RecordedRollou
         raise ValueError(
             f"{path} is no dump of slime's --save-debug-rollout-data, and no batch of TRL or verl ({error!r})"
         ) from error
+    stage = "eval" if "eval_" in path.stem else "train"
     for place, sample in enumerate(samples):
         try:
             turns, rows = _read_turns(sample)
             yield RecordedRollout.model_validate(
-                {**_read_facts(sample), "stage": _stage(path), "step": number, "turns": turns, "rows": rows}
+                {**_read_facts(sample), "stage": stage, "step": number, "turns": turns, "rows": rows}
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: sample {place}: {error}") from error
-
-
-def _stage(path: Path) -> str:
-    return "eval" if "eval_" in path.stem else "train"
 
 
 def _read_facts(sample: Record) -> Record:

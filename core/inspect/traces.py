@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.inspect.tokens import choose_rollouts
+from core.options import show_errors
 from core.runs.files import jsonable, write_text
 from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
@@ -109,27 +109,17 @@ def make_traces(rollouts: Sequence[RecordedRollout], ended: int) -> list[Trace]:
     spans = [make_spans(rollout) for rollout in rollouts]
     lengths = [1000 * (len(each) + 1) for each in spans]
     begins = accumulate(lengths, initial=ended - sum(lengths))
-    return [Trace(*parts) for parts in zip(_name_all(rollouts), rollouts, spans, begins, strict=False)]
-
-
-def _name_all(rollouts: Sequence[RecordedRollout]) -> list[str]:
-    """Name rollouts by their place in their group. A selection has whole groups, so names do not depend on it."""
     groups = Counter[str]()
-    names = []
-    for rollout in rollouts:
+    traces = []
+    for rollout, of_rollout, began in zip(rollouts, spans, begins, strict=False):
+        # A selection has whole groups, so a place in a group does not depend on it.
         group = f"{rollout.stage} step {rollout.step} group {rollout.group}"
-        names.append(f"{group} rollout {groups[group]}")
+        traces.append(Trace(f"{group} rollout {groups[group]}", rollout, of_rollout, began))
         groups[group] += 1
-    return names
+    return traces
 
 
-def write_otlp(path: Path, traces: Sequence[Trace], run_name: str) -> None:
-    """Write one line of OTLP's JSON for each rollout; the ids follow from the run and the rollout."""
-    lines = [json.dumps(_as_otlp(trace, run_name), ensure_ascii=False) for trace in traces]
-    write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def _as_otlp(trace: Trace, run_name: str) -> dict[str, Any]:
+def make_otlp(trace: Trace, run_name: str) -> dict[str, Any]:
     trace_id = hashlib.blake2b(f"{run_name}/{trace.name}".encode(), digest_size=16).hexdigest()
     ids = [hashlib.blake2b(f"{trace_id}/{i}".encode(), digest_size=8).hexdigest() for i in range(len(trace.spans))]
     spans = []
@@ -244,30 +234,28 @@ def log_to_wandb(folder: Path, traces: Sequence[Trace], run_name: str, project: 
     run.finish()
 
 
+@show_errors(OSError, TrackerError, ValueError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     count = 0
-    try:
-        folder = RunFolder(options.run_dir)
-        if options.to != "file":
-            require_package(options.to)
-        for seed in folder.seeds:
-            path = folder.rollouts_path(seed)
-            rollouts = choose_rollouts(read_rollouts(path), options.task, options.step)
-            if not rollouts:
-                continue
-            traces = make_traces(rollouts, path.stat().st_mtime_ns)
-            target, name = folder.seed_path(seed), f"{folder.path.name}-seed-{seed}"
-            if options.to == "mlflow":
-                log_to_mlflow(target / "mlflow", traces, name, folder.config["method"])
-            elif options.to == "wandb":
-                log_to_wandb(target, traces, name, folder.config["method"])
-            else:
-                write_otlp(target / "traces.jsonl", traces, name)
-            count += len(traces)
-    except (OSError, TrackerError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder = RunFolder(options.run_dir)
+    if options.to != "file":
+        require_package(options.to)
+    for seed in folder.seeds:
+        path = folder.rollouts_path(seed)
+        rollouts = choose_rollouts(read_rollouts(path), options.task, options.step)
+        if not rollouts:
+            continue
+        traces = make_traces(rollouts, path.stat().st_mtime_ns)
+        target, name = folder.seed_path(seed), f"{folder.path.name}-seed-{seed}"
+        if options.to == "mlflow":
+            log_to_mlflow(target / "mlflow", traces, name, folder.config["method"])
+        elif options.to == "wandb":
+            log_to_wandb(target, traces, name, folder.config["method"])
+        else:
+            lines = [json.dumps(make_otlp(trace, name), ensure_ascii=False) for trace in traces]
+            write_text(target / "traces.jsonl", "".join(f"{line}\n" for line in lines))
+        count += len(traces)
     print(f"{count} rollouts as traces to {options.to}")
     return 0 if count else 1
 
@@ -281,7 +269,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--task", metavar="ID", help="the rollouts of this task, over all steps")
     parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,25 +11,23 @@ import sys
 from pathlib import Path
 
 from core.inspect.tokens import MAX_ROLLOUTS, write_record_view, write_view
+from core.options import show_errors
 from core.runs.run_folder import VIEW_FILE, RunFolder
 
 
+@show_errors(ValueError, OSError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if (record := options.run_dir / "rollouts.jsonl.gz").is_file():  # the folder of a gateway
         options.run_dir = record
-    try:
-        wanted = {"task_id": options.task, "step": options.step, "worst": options.worst}
-        if options.run_dir.is_file():
-            page = options.run_dir.with_name(VIEW_FILE)
-            count = write_record_view(options.run_dir, page, **wanted)
-        else:
-            folder = RunFolder(options.run_dir)
-            page = folder.path / VIEW_FILE
-            count = write_view(folder, **wanted)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    wanted = {"task_id": options.task, "step": options.step, "worst": options.worst}
+    if options.run_dir.is_file():
+        page = options.run_dir.with_name(VIEW_FILE)
+        count = write_record_view(options.run_dir, page, **wanted)
+    else:
+        folder = RunFolder(options.run_dir)
+        page = folder.path / VIEW_FILE
+        count = write_view(folder, **wanted)
     if not count:
         print(
             f"error: {options.run_dir} has no such rollout; seed-*/metrics.jsonl lists the tasks of each step, and "
@@ -53,7 +51,3 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"of these the N worst, first those whose reward looks wrong (at most {MAX_ROLLOUTS} are shown)",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -38,13 +38,21 @@ class HTTPPolicy(HTTPClient, ABC):
             PolicyError: there was no completion. `bad_reply`: fields are missing or contradict each other.
         """
 
-    @abstractmethod
     async def update_weights(self, folder: Path, version: str, limit_s: float) -> None:
         """Make the server sample from the weights in `folder`, which it reads from its own disk, as `version`.
 
         Raises:
             PolicyError: it did not within `limit_s` seconds.
         """
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._load_weights(str(folder.resolve()), version)
+        except TimeoutError:
+            raise PolicyError("timeout", f"{self.url}: no new weights within {limit_s:g} s") from None
+
+    @abstractmethod
+    async def _load_weights(self, folder: str, version: str) -> None:
+        """Call what loads weights."""
 
     async def is_healthy(self) -> bool:
         """Return whether the server says that it is well."""
@@ -62,6 +70,20 @@ class HTTPPolicy(HTTPClient, ABC):
         except ValueError as error:
             where = f"{self.url}{path}"
             raise PolicyError("bad_reply", f"{where}: reply is not JSON ({error}): {reply[:200]!r}") from error
+
+
+def make_params(sampling: Sampling) -> dict[str, Any]:
+    """Return the sampling parameters that SGLang and vLLM call the same."""
+    params = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
+    optional = {"stop": list(sampling.stop), "frequency_penalty": sampling.frequency_penalty}
+    return params | {name: value for name, value in optional.items() if value}
 
 
 def _check_call(prompt_ids: Sequence[int], sampling: Sampling) -> None:

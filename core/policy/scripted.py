@@ -33,14 +33,12 @@ class ScriptedPolicy:
         *,
         logprob: float = 0.0,
         latency: float = 0.0,
-        weight_version: str = "0",
         decode: Decode | None = None,
     ):
         self._respond = respond
         self._logprob = logprob
         self._latency = latency
         self._decode = decode
-        self.weight_version = weight_version
         self.calls: list[RecordedCall] = []
         self.cancelled = 0
 
@@ -59,7 +57,7 @@ class ScriptedPolicy:
         if "" in sampling.stop or (sampling.stop and self._decode is None):
             raise PolicyError("bad_request", "stop: texts need decode, and none may be empty")
         token_ids, finish_reason = _cut(tuple(response), sampling, self._decode)
-        return Completion(token_ids, (self._logprob,) * len(token_ids), finish_reason, self.weight_version)
+        return Completion(token_ids, (self._logprob,) * len(token_ids), finish_reason)
 
 
 def _cut(token_ids: tuple[int, ...], sampling: Sampling, decode: Decode | None) -> tuple[tuple[int, ...], FinishReason]:

@@ -14,13 +14,12 @@ import json
 import logging
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from core.policy.base import PolicyError
-from core.policy.http_policy import HTTPPolicy
+from core.policy.http_policy import HTTPPolicy, make_params
 from core.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
@@ -37,13 +36,12 @@ class SGLangPolicy(HTTPPolicy):
     """A policy over SGLang's protocol (core/policy/http_policy.py explains the options).
 
     An attempt that is given up is aborted on the workers, so no orphan goes on decoding. SGLang's router does not
-    forward aborts, so they go to each of its workers. `session` travels as the header `routing_header`; a
+    forward aborts, so they go to each of its workers. `session` travels as the header `X-SMG-Routing-Key`; a
     consistent-hashing router uses it to keep a conversation on one worker.
     """
 
-    def __init__(self, url: str, *, routing_header: str = ROUTING_HEADER, **options: Any):
+    def __init__(self, url: str, **options: Any):
         super().__init__(url, **options)
-        self._routing_header = routing_header
         self._workers: list[str] | None = None
         self._aborts: set[asyncio.Task[None]] = set()
 
@@ -52,19 +50,18 @@ class SGLangPolicy(HTTPPolicy):
         await asyncio.gather(*self._aborts)
         await super().close()
 
-    async def update_weights(self, folder: Path, version: str, limit_s: float) -> None:
-        body = {"model_path": str(folder.resolve()), "weight_version": version}
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._post("/update_weights_from_disk", body)
-        except TimeoutError:
-            raise PolicyError("timeout", f"{self.url}: no new weights within {limit_s:g} s") from None
+    async def _load_weights(self, folder: str, version: str) -> None:
+        await self._post("/update_weights_from_disk", {"model_path": folder, "weight_version": version})
 
     async def _attempt(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None) -> Completion:
         rid = uuid.uuid4().hex  # a new one: SGLang refuses an id that is still in use
-        headers = None if session is None else {self._routing_header: session}
+        headers = None if session is None else {ROUTING_HEADER: session}
+        params = {**make_params(sampling), "max_new_tokens": sampling.max_new_tokens, "no_stop_trim": True}
+        if sampling.seed is not None:
+            params["sampling_seed"] = sampling.seed
+        body = {"rid": rid, "input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
         try:
-            reply = await self._post("/generate", {**_make_payload(prompt_ids, sampling), "rid": rid}, headers)
+            reply = await self._post("/generate", body, headers)
         except asyncio.CancelledError:
             await self._abort(rid)
             raise
@@ -121,26 +118,6 @@ class SGLangPolicy(HTTPPolicy):
                     listing = json.loads(await response.read())["workers"]
                     self._workers = [worker["url"].rstrip("/") for worker in listing]
         return self._workers
-
-
-def _make_payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
-    params: dict[str, Any] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_new_tokens": sampling.max_new_tokens,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "no_stop_trim": True,
-        "skip_special_tokens": False,
-        "spaces_between_special_tokens": False,
-    }
-    if sampling.stop:
-        params["stop"] = list(sampling.stop)
-    if sampling.frequency_penalty:
-        params["frequency_penalty"] = sampling.frequency_penalty
-    if sampling.seed is not None:
-        params["sampling_seed"] = sampling.seed
-    return {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
 
 
 def _read_completion(reply: Any, url: str) -> Completion:

@@ -15,13 +15,11 @@ get new weights. vLLM's dialect:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from core.policy.base import PolicyError
-from core.policy.http_policy import HTTPPolicy
+from core.policy.http_policy import HTTPPolicy, make_params
 from core.types import Completion, Sampling
 
 SESSION_HEADER = "X-Session-ID"
@@ -32,18 +30,13 @@ LOADING = "loading"
 class VLLMPolicy(HTTPPolicy):
     """A policy over vLLM's protocol (core/policy/http_policy.py explains the options)."""
 
-    async def update_weights(self, folder: Path, version: str, limit_s: float) -> None:
+    async def _load_weights(self, folder: str, version: str) -> None:
         """Calls under way end before the weights change; the others wait. If this fails, they wait for another try."""
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._post("/pause?mode=wait", {})  # and drop what is cached
-                await self._post("/update_weight_version", {"new_version": LOADING})
-                where = {"weights_path": str(folder.resolve())}
-                await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": where})
-                await self._post("/update_weight_version", {"new_version": version})
-                await self._post("/resume", {})
-        except TimeoutError:
-            raise PolicyError("timeout", f"{self.url}: no new weights within {limit_s:g} s") from None
+        await self._post("/pause?mode=wait", {})  # and drop what is cached
+        await self._post("/update_weight_version", {"new_version": LOADING})
+        await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
+        await self._post("/update_weight_version", {"new_version": version})
+        await self._post("/resume", {})
 
     async def _attempt(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None) -> Completion:
         body = {"token_ids": list(prompt_ids), "sampling_params": _make_params(sampling)}
@@ -61,21 +54,12 @@ class VLLMPolicy(HTTPPolicy):
 
 
 def _make_params(sampling: Sampling) -> dict[str, Any]:
-    params: dict[str, Any] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
+    params = {
+        **make_params(sampling),
         "max_tokens": sampling.max_new_tokens,
-        "stop_token_ids": list(sampling.stop_token_ids),
         "logprobs": 0,  # of the sampled token alone
-        "skip_special_tokens": False,
-        "spaces_between_special_tokens": False,
         "detokenize": bool(sampling.stop),
     }
-    if sampling.stop:
-        params["stop"] = list(sampling.stop)
-    if sampling.frequency_penalty:
-        params["frequency_penalty"] = sampling.frequency_penalty
     if sampling.seed is not None:
         params["seed"] = sampling.seed
     return params

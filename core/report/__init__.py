@@ -27,7 +27,7 @@ def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, An
     Raises ValueError when `headline` was not evaluated, or a file of the folder is broken.
     """
     summary = build_summary(folder, headline)
-    published = [PublishedScore.from_json(row) for row in folder.published["rows"]]
+    published = [PublishedScore(**row) for row in folder.published["rows"]]
     write_json(folder.path / "summary.json", summary)
     write_text(folder.path / "table.md", render_table(summary, published))
     write_text(folder.path / "report.html", render_page(folder, summary, published))

@@ -97,7 +97,8 @@ def independent_difference(first: Estimate, second: Estimate) -> tuple[float, fl
 
 def t_margin(values: Sequence[float]) -> float:
     """Return half the width of Student's t 95% interval for the mean of two or more values."""
-    return _t95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    t95 = T95[min(len(values) - 1, len(T95)) - 1]
+    return t95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def wilson(successes: float, n: int) -> tuple[float, float]:
@@ -183,7 +184,3 @@ def _task_margins(scores: Sequence[float]) -> tuple[float, float]:
     binary = all(score in (0, 1) for score in scores)
     low, high = wilson(math.fsum(scores), len(scores)) if binary or len(set(scores)) == 1 else bootstrap(scores)
     return mean - low, high - mean
-
-
-def _t95(degrees: int) -> float:
-    return T95[min(degrees, len(T95)) - 1]

@@ -35,7 +35,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -88,8 +87,16 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         "health": {
             str(seed): list_signs(records) for seed, records in metrics.items() if any("health" in r for r in records)
         },
-        "checkpoints": {str(seed): checkpoint_paths(folder, seed) for seed in folder.seeds},
-        "trained": {str(seed): _trained_path(folder, seed) for seed in folder.seeds},
+        "checkpoints": {
+            str(seed): [
+                str(path.relative_to(folder.path)) for path in sorted(folder.checkpoints_path(seed).glob("step-*"))
+            ]
+            for seed in folder.seeds
+        },
+        "trained": {
+            str(seed): path and str(path.relative_to(folder.path))
+            for seed, path in ((seed, folder.find_trained(seed)) for seed in folder.seeds)
+        },
         "kept": {str(seed): kept for seed, records in metrics.items() if (kept := _find_kept(folder, seed, records))},
         "departures": folder.published["departures"],
     }
@@ -104,7 +111,10 @@ def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
         variant: {str(length): _summarize_cell(cells[variant][length]) for length in sorted(cells[variant])}
         for variant in sorted(cells, key=lambda variant: (*(variant != first for first in FIRST_VARIANTS), variant))
     }
-    fits = {variant: _fit_lengths(list(lengths.values())) for variant, lengths in variants.items()}
+    fits = {}
+    for variant, lengths in variants.items():
+        turns, scores = zip(*((cell["turns_per_task"], cell["score"]) for cell in lengths.values()), strict=True)
+        fits[variant] = asdict(fit_retention(turns, [score["mean"] for score in scores], [s["n"] for s in scores]))
     return {
         "variants": variants,
         "retention": {variant: fit["per_turn"] for variant, fit in fits.items()},
@@ -163,19 +173,6 @@ def list_signs(records: Sequence[Record]) -> list[dict[str, Any]]:
             told = {"last": step, "steps": before["steps"] + 1, "text": text, "fix": FIXES.get(name, "")}
             signs[name] = {"sign": name, "first": before["first"], **told}
     return list(signs.values())
-
-
-def checkpoint_paths(folder: RunFolder, seed: int) -> list[str]:
-    """List the checkpoints of a seed, relative to the run folder, step-9 before step-10."""
-    base = folder.checkpoints_path(seed)
-    entries = [entry for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
-    return [str(entry.relative_to(folder.path)) for entry in sorted(entries, key=_natural) if entry.name[0] != "."]
-
-
-def _trained_path(folder: RunFolder, seed: int) -> str | None:
-    """Return the checkpoint that `run.keep` chooses, relative to the run folder."""
-    path = folder.find_trained(seed)
-    return None if path is None else str(path.relative_to(folder.path))
 
 
 def _find_kept(folder: RunFolder, seed: int, records: Sequence[Record]) -> dict[str, Any] | None:
@@ -248,13 +245,3 @@ def _split_by_label(results: Sequence[EvalResult], label: str) -> dict[str, Any]
         for value in dict.fromkeys(values):
             selections[value].append((result, [i for i, other in enumerate(values) if other == value]))
     return {value: _summarize_tasks(selections[value]) for value in sorted(selections)}
-
-
-def _fit_lengths(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    turns = [cell["turns_per_task"] for cell in cells]
-    scores = [cell["score"] for cell in cells]
-    return asdict(fit_retention(turns, [score["mean"] for score in scores], [score["n"] for score in scores]))
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from core.report.stats import Estimate, independent_difference, wilson
 from core.types import CALLS
@@ -22,7 +24,7 @@ Table = list[list[str]]
 """Holds a header and then the rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class PublishedScore:
     """A published score in [0, 1], to compare with our `variant` of the same model under the same protocol.
 
@@ -52,13 +54,6 @@ class PublishedScore:
         cell = sections.get(self.data, {}).get("variants", {}).get(self.variant, {}).get(str(self.length), {})
         same = (cell.get("published_as"), cell.get("protocol")) == (self.model or self.name, self.protocol)
         return cell.get(self.metric) if same else None
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> PublishedScore:
-        unknown = row.keys() - {item.name for item in fields(cls)}
-        if unknown:
-            raise ValueError(f"published row has unknown field(s) {', '.join(sorted(unknown))}: {dict(row)}")
-        return cls(**row)
 
 
 def render_table(summary: Mapping[str, Any], published: Sequence[PublishedScore] = ()) -> str:

@@ -50,7 +50,7 @@ def choose_trajectories(rollouts: Iterable[RecordedRollout], limit: int = MAX_TR
             del by_step[between]
     chosen: list[RecordedRollout] = []
     for last in (True, False):
-        for source in sorted(by_source, key=_source_order):
+        for source in sorted(by_source, key=lambda source: (*(source != first for first in FIRST_SOURCES), source)):
             steps = by_source[source]
             if last or len(steps) > 1:
                 chosen += steps[max(steps) if last else min(steps)]
@@ -77,7 +77,9 @@ def render_trajectory(rollout: RecordedRollout, opened: bool = False) -> str:
     reward, turns = rollout.reward, rollout.turns
     badges = [
         _badge(f"{rollout.source.replace('_', ' ')} · step {rollout.step}", "plain"),
-        _badge("no reward" if reward is None else f"reward {reward:.3g}", _tone(reward)),
+        _badge("no reward", "plain")
+        if reward is None
+        else _badge(f"reward {reward:.3g}", "good" if reward > 0.5 else "bad"),
         _badge(rollout.status, "good" if rollout.status == "completed" else "bad"),
         _badge(f"{len(turns)} turn{'s' if len(turns) != 1 else ''}", "plain"),
     ]
@@ -128,11 +130,3 @@ def _shorten(text: str) -> str:
 
 def _badge(text: str, tone: str) -> str:
     return f'<span class="badge {tone}">{escape(text)}</span>'
-
-
-def _tone(reward: Any) -> str:
-    return "plain" if reward is None else "good" if reward > 0.5 else "bad"
-
-
-def _source_order(source: str) -> tuple[int, str]:
-    return (FIRST_SOURCES.index(source) if source in FIRST_SOURCES else len(FIRST_SOURCES), source)

@@ -12,7 +12,6 @@ file and should fit into memory; the corpus need not. A GPU needs half of that, 
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -28,23 +27,23 @@ from rich.progress import Progress as Bar
 
 from core.options import Device, Port, argparse_type
 from core.retrieval.batching import Batcher
-from core.retrieval.corpus import Corpus, CorpusError
-from core.retrieval.encoders import EncoderError, make_encoder
+from core.retrieval.corpus import Corpus
+from core.retrieval.encoders import make_encoder
 from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, Retriever, move_to_gpu
 from core.retrieval.index_folder import open_retriever
 from core.retrieval.server import MAX_QUERIES, RetrievalServer, TopK, Wire
-from core.serving import ListenError, add_key_option, read_api_key
+from core.serving import add_key_option, listen, read_api_key
 
 _LINE_EVERY_S = 10.0
 
 
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    with _bind(args.host, args.port) as sock:
+    with listen(args.host, args.port) as listener:
         try:
             api_key = read_api_key(args.host, args.api_key_file)
             retriever = _open_retriever(args)
-        except (CorpusError, EncoderError, IndexFileError, ListenError) as error:
+        except ValueError as error:
             sys.exit(str(error))
         batcher = Batcher(
             retriever.search,
@@ -54,10 +53,10 @@ def main(argv: list[str] | None = None) -> None:
             prepare=lambda: set_threads(args.threads),
         )
         server = RetrievalServer(retriever, batcher, topk=args.topk, wire=args.wire, api_key=api_key)
-        host, port = sock.getsockname()[:2]
+        host, port = listener.getsockname()[:2]
         about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
         print(f"serving {about} on http://{host}:{port}", flush=True)
-        web.run_app(server.make_app(), sock=sock, handler_cancellation=True, access_log=None, print=None)
+        web.run_app(server.make_app(), sock=listener, handler_cancellation=True, access_log=None, print=None)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -95,17 +94,6 @@ def make_parser() -> argparse.ArgumentParser:
     pending = argparse_type(Annotated[int, Field(ge=MAX_QUERIES)])
     parser.add_argument("--max-pending", type=pending, default=4096, help="more waiting queries: 503")
     return parser
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """Bind a socket that does not listen yet, so a busy port is reported before the index is built (SystemExit)."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        sys.exit(f"port {port} on {host}: {error.strerror or error}; stop the other server, or choose another --port")
-    return sock
 
 
 def _open_retriever(args: argparse.Namespace) -> Retriever:

@@ -61,13 +61,10 @@ class RetrievalClient:
                 body = await client.retry(lambda: client.post("", request))
         except (ServiceError, ValueError) as error:
             raise RetrievalError(str(error)) from error
-        return self._read_hits(body, len(queries))
-
-    def _read_hits(self, body: bytes, count: int) -> list[list[Hit]]:
         try:
             found = _Reply.model_validate_json(body).result
         except ValidationError as error:
             raise RetrievalError(f"{self.url}: a reply of another form: {error}") from error
-        if len(found) != count:
-            raise RetrievalError(f"{self.url}: {len(found)} lists of hits for {count} queries")
+        if len(found) != len(queries):
+            raise RetrievalError(f"{self.url}: {len(found)} lists of hits for {len(queries)} queries")
         return found

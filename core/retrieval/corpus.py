@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,10 +18,12 @@ class CorpusError(ValueError):
     """Reports a corpus that cannot be served; the message names the file, the line, the field and the fix."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+class Passage(msgspec.Struct, frozen=True):
     id: str | int
     contents: str
+
+
+_read_passage = msgspec.json.Decoder(Passage).decode
 
 
 class Corpus:
@@ -47,31 +48,9 @@ class Corpus:
             raise IndexError(row)
         line = self._bytes[self._bounds[row] + 1 : self._bounds[row + 1]]
         try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise self._make_error(row, f"is not JSON ({error})") from error
-        if not isinstance(record, dict):
-            raise self._make_error(row, "is not a JSON object")
-        passage = Passage(record.get("id"), record.get("contents"))  # type: ignore[arg-type]
-        if not isinstance(passage.id, str | int) or isinstance(passage.id, bool):
-            raise self._make_error(row, "field `id`: missing, or neither a string nor an integer")
-        if not isinstance(passage.contents, str):
-            raise self._make_error(row, "field `contents`: missing, or not a string")
-        if not is_unicode(passage.contents):
-            raise self._make_error(row, "field `contents`: holds half of a surrogate pair, which is no character")
-        return passage
-
-    def _make_error(self, row: int, what: str) -> CorpusError:
-        return CorpusError(f"{self.path}, line {row + 1}: {what}; {_FIX}")
-
-
-def is_unicode(text: str) -> bool:
-    """Return whether `text` can be encoded: JSON can also spell lone surrogates, on which tokenizers fail."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+            return _read_passage(line)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorpusError(f"{self.path}, line {row + 1}: {error}; {_FIX}") from error
 
 
 def _scan(data: mmap.mmap) -> tuple[npt.NDArray[np.int64], str]:

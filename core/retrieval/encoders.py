@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +28,6 @@ Vectors = npt.NDArray[np.float32]
 
 class EncoderError(ValueError):
     """Reports an encoder that cannot be had; the message names it and the fix."""
-
-
-class Encoder(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def dimension(self) -> int: ...
-
-    def encode(self, texts: Sequence[str], kind: TextKind) -> Vectors: ...
 
 
 def normalize_rows(vectors: Vectors) -> Vectors:
@@ -176,6 +166,9 @@ class TransformerEncoder:
             return normalize(hidden[:, -1], dim=-1)
         mask = inputs["attention_mask"].unsqueeze(-1)
         return normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+
+
+Encoder = HashingEncoder | TransformerEncoder
 
 
 def make_encoder(name: str, device: str = "auto") -> Encoder:

@@ -44,10 +44,6 @@ class IvfOptions(_IndexOptions):
     """Sets the number of lists; None is the power of two nearest to 4 x the root of the number of passages."""
     probes: PositiveInt = 32
 
-    def count_lists(self, rows: int) -> int:
-        wanted = self.lists or 2 ** round(math.log2(4 * math.sqrt(rows)))
-        return wanted if self.lists else max(1, min(wanted, rows // _TRAIN_ROWS_PER_LIST))
-
 
 class HnswOptions(_IndexOptions):
     """Connects neighbours in a graph, which a search descends."""
@@ -106,7 +102,8 @@ def _make_empty(dimension: int, rows: int, options: IndexOptions) -> Any:
         index.hnsw.efSearch = options.ef_search
         return index
     if isinstance(options, IvfOptions):
-        lists = options.count_lists(rows)
+        nearest = 2 ** round(math.log2(4 * math.sqrt(rows)))
+        lists = options.lists or max(1, min(nearest, rows // _TRAIN_ROWS_PER_LIST))
         if lists > rows:
             raise IndexFileError(f"lists: {lists} lists for {rows} passages; set fewer, or leave it out")
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, lists, faiss.METRIC_INNER_PRODUCT)

@@ -120,7 +120,8 @@ def _build_folder(folder: Path, corpus: Corpus, encoder: Encoder, options: Index
             )
             (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n")
             for name in (INDEX_FILE, MANIFEST_FILE):
-                _flush(partial / name)
+                with (partial / name).open("rb") as file:
+                    os.fsync(file.fileno())
             partial.replace(folder)
     except OSError as error:
         raise IndexFileError(f"{folder}: cannot be written ({error}); give a folder with --index") from error
@@ -131,11 +132,6 @@ def _write(index: Any, path: Path) -> None:
         faiss.write_index(index, str(path))
     except RuntimeError as error:
         raise OSError(str(error)) from error
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _encode_probe(encoder: Encoder) -> Vectors:

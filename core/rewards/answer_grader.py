@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from core.rewards.answers import find_box, fold_text, strip_thoughts, unwrap
-from core.rewards.judge import Ask, Judge
+from core.rewards.answers import find_box, fold_text, normalize_answer, strip_thoughts, unwrap
 from core.rewards.numbers import is_same_number, parse_number
-from core.rewards.qa import normalize_answer
+
+if TYPE_CHECKING:  # methods that ask no judge import this file
+    from core.rewards.judge import Ask
 
 MAX_WORDS = 500
 
@@ -25,6 +26,8 @@ class AnswerGrader:
     """Grades short answers, by the `judge` where they are not equal once normalised."""
 
     def __init__(self, judge: Ask | None = None):
+        from core.rewards.judge import Judge
+
         self._ask = judge
         self._judge = Judge("question")
 

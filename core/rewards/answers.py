@@ -6,6 +6,7 @@ Every grader of ours reads with these functions. The published scorers (qa.py, b
 from __future__ import annotations
 
 import re
+import string
 import unicodedata
 
 LAYERS = 8
@@ -26,6 +27,8 @@ _WRAPPED = re.compile(
     r"\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*"
     r"|(?:\\(?:boxed|text(?:bf|rm|it)?|mathbf|mathrm|boldsymbol|bf))? ?\{(.*)\}",
 )
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _THINK, _END_THINK = "<think>", "</think>"
 
 
@@ -44,6 +47,11 @@ def fold_text(text: str) -> str:
     return unicodedata.normalize("NFC", text).translate(_SAME)
 
 
+def normalize_answer(text: str) -> str:
+    """Return `text` as SQuAD does: lower case, no ASCII punctuation, English articles and surplus white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
 def strip_thoughts(text: str) -> str:
     """Return what follows the last thought; a thought that never ends goes on to the end of the text."""
     return text.rpartition(_END_THINK)[2].partition(_THINK)[0]
@@ -52,7 +60,8 @@ def strip_thoughts(text: str) -> str:
 def find_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` after the thoughts; None if there is none, or it never closes.
 
-    A box without braces, `\boxed 42`, needs the space, and is read up to a `$` or the end of its line.
+    A box without braces, `\boxed 42`, needs the space, and is read up to a `$` or the end of its line. If a brace there
+    has no partner, the model wrote no box.
     """
     boxes = list(_BOX.finditer(text := strip_thoughts(text)))
     if not boxes:
@@ -60,7 +69,8 @@ def find_box(text: str) -> str | None:
     start = boxes[-1].end()
     if not text.startswith("{", start):
         content = text[start:] if text[start - 1].isspace() else ""
-        return re.split(r"[$\n]", content, maxsplit=1)[0].strip() or None
+        line = re.split(r"[$\n]", content, maxsplit=1)[0].strip()
+        return line if line and line.count("{") == line.count("}") else None
     depth = 0
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)

@@ -2,31 +2,30 @@
 
 math-verify guards itself with SIGALRM, which works only in a main thread and wedges asyncio, and no thread can end a
 sympy that simplifies for ever. Here a thread waits for a worker process up to a deadline and then kills it. The worker
-is this file run as a script: it reads {"answer", "labels"} lines and writes `true` or `false` lines.
+is this file run as a script: it gets an answer, its labels and the deadline as JSON, and tells `equal` or `different`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import queue
 import resource
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 Outcome = Literal["equal", "different", "timeout", "error"]
 
 START_S = 120.0
 """Limits the seconds in which a worker imports sympy, on a busy machine."""
+LONGEST_VERDICT = 16
 MEMORY = 4 << 30
 """Limits a worker's address space in bytes; sympy can ask for all there is."""
 
@@ -39,8 +38,6 @@ class MathVerifier:
     """Runs at most `workers` comparisons at once, each within `timeout_s` seconds; any thread or event loop may ask."""
 
     def __init__(self, *, timeout_s: float, workers: int):
-        if timeout_s <= 0 or workers < 1:
-            raise ValueError(f"timeout_s {timeout_s} and workers {workers} must be positive")
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="math-verify")
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -63,8 +60,8 @@ class MathVerifier:
         try:
             worker = self._idle.get_nowait()
         except queue.Empty:
-            worker = _Worker(self._timeout_s)
-        outcome = worker.ask(answer, labels)
+            worker = _Worker()
+        outcome = worker.ask(answer, labels, self._timeout_s)
         if outcome in ("equal", "different"):
             self._idle.put(worker)
         else:
@@ -73,64 +70,46 @@ class MathVerifier:
 
 
 class _Worker:
-    """Holds one process, which answers each JSON line with a line."""
+    """Holds one process, which answers each message with a message."""
 
-    def __init__(self, timeout_s: float):
-        self._timeout_s = timeout_s
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__)), str(timeout_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        if self._read_line(START_S) != b"ready\n":
+    def __init__(self) -> None:
+        self._pipe, its_end = Pipe()
+        with its_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(its_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[its_end.fileno()],
+                start_new_session=True,
+            )
+        # The first comparison loads half of sympy, which must not count for an answer.
+        if self.ask("\\frac{1}{2}", ["0.5"], START_S) != "equal":
             self.kill()
             raise VerifierError(
                 "the worker of math-verify did not start; `pip install -r requirements.txt` brings math-verify, and "
                 f"`{sys.executable} -c 'import math_verify'` shows what is wrong"
             )
 
-    def ask(self, answer: str, labels: list[str]) -> Outcome:
-        assert self._process.stdin is not None
+    def ask(self, answer: str, labels: list[str], timeout_s: float) -> Outcome:
         try:
-            self._process.stdin.write(json.dumps({"answer": answer, "labels": labels}).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
+            self._pipe.send_bytes(json.dumps([answer, labels, timeout_s]).encode())
+            if not self._pipe.poll(timeout_s):
+                return "timeout"
+            verdict = self._pipe.recv_bytes(LONGEST_VERDICT)  # no object: nothing of the worker is unpickled
+        except (OSError, EOFError):
             return "error"
-        line = self._read_line(self._timeout_s)
-        if line is None:
-            return "timeout"
-        return "equal" if line == b"true\n" else "different" if line == b"false\n" else "error"
+        return "equal" if verdict == b"equal" else "different" if verdict == b"different" else "error"
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):  # closing flushes what a dead worker has not read
-                    pipe.close()
-
-    def _read_line(self, timeout_s: float) -> bytes | None:
-        """Return the next line, b"" at the end of the stream, or None if none comes within `timeout_s` seconds."""
-        assert self._process.stdout is not None
-        descriptor, deadline, line = self._process.stdout.fileno(), time.monotonic() + timeout_s, b""
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        while not line.endswith(b"\n"):
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                return None
-            if not (part := os.read(descriptor, 4096)):
-                return b""
-            line += part
-        return line
+        self._pipe.close()
 
 
-def run_worker(timeout_s: float) -> None:
-    """Compare until standard input ends. SIGALRM ends a worker that hangs and that nobody is left to kill."""
+def run_worker(pipe: Connection) -> None:
+    """Compare until the pipe ends. SIGALRM ends a worker that hangs and that nobody is left to kill."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # nothing that a library prints is taken for a verdict
     from math_verify import parse, verify
     from sympy import Float, MatrixBase, log  # type: ignore[import-untyped]
 
@@ -156,15 +135,14 @@ def run_worker(timeout_s: float) -> None:
                 return True
         return False
 
-    equal("\\frac{1}{2}", ["0.5"])  # the first comparison loads half of sympy, which must not count for an answer
-    print("ready", file=out, flush=True)
-    for line in sys.stdin:
+    while True:
+        answer, labels, timeout_s = json.loads(pipe.recv_bytes())
         signal.setitimer(signal.ITIMER_REAL, timeout_s + 1.0)
-        request = json.loads(line)
-        verdict = equal(request["answer"], request["labels"])
+        verdict = equal(answer, labels)
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        print("true" if verdict else "false", file=out, flush=True)
+        pipe.send_bytes(b"equal" if verdict else b"different")
 
 
 if __name__ == "__main__":
-    run_worker(float(sys.argv[1]))
+    with suppress(EOFError):
+        run_worker(Connection(int(sys.argv[1])))

@@ -12,20 +12,12 @@ All functions take and return one sample's values in 0..1; percentages are the c
 from __future__ import annotations
 
 import re
-import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from core.rewards.answers import fold_text
+from core.rewards.answers import fold_text, normalize_answer
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
-
-
-def normalize_answer(text: str) -> str:
-    """Return `text` in lower case, without ASCII punctuation, English articles and surplus white space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def em(prediction: str, answer: str) -> float:

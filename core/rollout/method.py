@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.config import Recipe, RecipeError, import_function, load
+from core.config import Recipe, RecipeError, import_function
 from core.policy.base import Roles
 from core.types import Group, Sampling, Task, Trajectory, Turn
 
@@ -80,6 +80,8 @@ class MethodSpec:
 
     def load(self, preset: str, overrides: Sequence[str] = ()) -> Any:
         """Load a recipe of this method. Raises RecipeError as core.config.load."""
+        from core.config.load import load  # here, because slime imports methods, and gives a recipe itself
+
         return load(self.recipe, self.presets, preset, overrides, method=self.name)
 
     def reading_options(self, recipe: Any) -> dict[str, Any]:

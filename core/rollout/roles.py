@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import cast
 
-from core.config import Recipe, RecipeError
-from core.options import import_by_path
+from core.config import Recipe, RecipeError, import_function
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
 from core.text.tokenizer import Tokenizer
@@ -40,7 +38,7 @@ async def open_roles(
                 continue
             kind, _, name = place.partition(":")
             if kind == "python":
-                policies[place, key_file] = _call_function(role, name, recipe, tokenizer)
+                policies[place, key_file] = import_function(f"roles.{role}", name)(recipe, tokenizer)
             elif kind != "model":
                 remote = make_server_policy(place, api_key_file=key_file)
                 policies[place, key_file] = await stack.enter_async_context(remote)
@@ -55,13 +53,3 @@ async def open_roles(
                 except ValueError as error:
                     raise RecipeError(f"roles.{role}: {place!r}: {error}") from error
         yield {role: policies[found] for role, found in where.items()}
-
-
-def _call_function(role: str, path: str, recipe: Recipe, tokenizer: Tokenizer) -> Policy:
-    try:
-        make = import_by_path(path)
-    except ValueError as error:
-        raise RecipeError(
-            f"roles.{role}: {f'python:{path}'!r}: {error}; write python:package.module.function"
-        ) from error
-    return cast(Policy, make(recipe, tokenizer))

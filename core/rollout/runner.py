@@ -48,31 +48,24 @@ class Failures:
         return "; ".join(f"{n} x {kind} (first: {self.first[kind]})" for kind, n in self.counts.most_common())
 
 
-class EmptyStepsError(RuntimeError):
-    """Reports that no rollout was valid for some steps in a row; the message describes the last failures."""
-
-
 class EmptyStepGuard:
-    """Counts consecutive training steps without one valid rollout, and stops training after some of them."""
+    """Counts consecutive training steps without one valid rollout, and says when training should end."""
 
     def __init__(self) -> None:
         self._empty_steps = 0
 
-    def check(self, trajectories: Iterable[Trajectory], end_after: int) -> None:
-        """Count one step by its trajectories.
-
-        Raises:
-            EmptyStepsError: every rollout of the last `end_after` steps failed.
-        """
+    def check(self, trajectories: Iterable[Trajectory], end_after: int) -> str | None:
+        """Count one step by its trajectories; describe its failures if all of the last `end_after` steps failed."""
         trajectories = list(trajectories)
         if any(trajectory.status != "failed" for trajectory in trajectories):
             self._empty_steps = 0
-            return
+            return None
         self._empty_steps += 1
         failures = Failures(trajectories)
         logger.error("every rollout of this step failed: %s", failures.describe())
-        if self._empty_steps >= end_after:
-            raise EmptyStepsError(f"every rollout of {self._empty_steps} steps in a row failed: {failures.describe()}")
+        if self._empty_steps < end_after:
+            return None
+        return f"every rollout of {self._empty_steps} steps in a row failed: {failures.describe()}"
 
 
 class Runner:

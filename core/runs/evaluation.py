@@ -25,103 +25,86 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from core.runs.files import read_json, write_json
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from core.runs.files import write_json
+
+Name = Annotated[str, Field(min_length=1)]
+Score = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class EvalResult:
     """Holds the scores of one variant on one data set, at one length, with one seed; the module describes the fields.
 
     Raises:
-        ValueError: the parts do not fit together, or `scores` lacks `official`.
+        ValidationError: a field is wrong, the parts do not fit together, or `scores` lacks `official`.
     """
 
-    variant: str
-    data: str
-    length: int
-    seed: int
-    n: int
-    scores: Mapping[str, Sequence[float]]
-    turns: Sequence[int]
-    document_tokens: Sequence[int]
-    seconds: float
-    failures: Mapping[str, int] = field(default_factory=dict)
+    variant: Name
+    data: Name
+    length: NonNegativeInt
+    seed: NonNegativeInt
+    n: PositiveInt
+    scores: Mapping[str, Sequence[Score]]
+    turns: Sequence[NonNegativeInt]
+    document_tokens: Sequence[NonNegativeInt]
+    seconds: NonNegativeFloat
+    failures: Mapping[str, NonNegativeInt] = field(default_factory=dict)
     model: str = ""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     predictions: Sequence[str | None] | None = None
-    policy_tokens: Sequence[int] | None = None
+    policy_tokens: Sequence[NonNegativeInt] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     measures: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for name in ("length", "seed", "n"):
-            _require(_is_count(getattr(self, name)), name, "must be an integer of at least 0")
-        for name in ("variant", "data"):
-            _require(isinstance(getattr(self, name), str) and getattr(self, name) != "", name, "must be a name")
-        _require(self.n >= 1, "n", "must be at least 1")
-        _require(isinstance(self.scores, Mapping) and "official" in self.scores, "scores", "must hold `official`")
-        for metric, values in self.scores.items():
-            _require(_is_list(values, self.n), f"scores.{metric}", f"must be a list of n={self.n} values")
-            _require(all(_is_score(value) for value in values), f"scores.{metric}", "must lie between 0 and 1")
-        for name in ("turns", "document_tokens", "policy_tokens"):
-            values = getattr(self, name)
-            if name == "policy_tokens" and values is None:
-                continue
-            _require(_is_list(values, self.n), name, f"must be a list of n={self.n} values")
-            _require(all(_is_count(value) for value in values), name, "must be integers of at least 0")
-        if self.predictions is not None:
-            fits = _is_list(self.predictions, self.n) and all(isinstance(p, str | None) for p in self.predictions)
-            _require(fits, "predictions", f"must be a list of n={self.n} texts or nulls")
-        for name, numbers in self.measures.items():
-            fits = _is_list(numbers, self.n) and all(value is None or _is_number(value) for value in numbers)
-            _require(fits, f"measures.{name}", f"must be a list of n={self.n} numbers or nulls")
-        for name, texts in self.labels.items():
-            fits = _is_list(texts, self.n) and all(isinstance(text, str) for text in texts)
-            _require(fits, f"labels.{name}", f"must be a list of n={self.n} texts")
-        _require(_is_number(self.seconds) and self.seconds >= 0, "seconds", "must be a number of at least 0")
-        counted = isinstance(self.failures, Mapping) and all(_is_count(count) for count in self.failures.values())
-        _require(counted, "failures", "must map a kind to a count")
-        _require(sum(self.failures.values()) <= self.n, "failures", f"cannot be more than n={self.n}")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Any) -> EvalResult:
-        """Raise ValueError naming the field that is missing, unknown or wrong."""
-        _require(isinstance(record, Mapping), "the result", "must be a JSON object")
-        known = {item.name for item in fields(cls)}
-        optional = {
-            item.name for item in fields(cls) if item.default is not MISSING or item.default_factory is not MISSING
-        }
-        for name in sorted(known - optional - record.keys()):
-            raise ValueError(f"evaluation result: {name} is missing")
-        for name in sorted(record.keys() - known):
-            raise ValueError(f"evaluation result: unknown field {name}; known: {', '.join(sorted(known))}")
-        return cls(**record)
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        lists: dict[str, Any] = {f"scores.{metric}": values for metric, values in self.scores.items()}
+        lists |= {name: getattr(self, name) for name in ("turns", "document_tokens", "predictions", "policy_tokens")}
+        for name in ("measures", "labels"):
+            lists |= {f"{name}.{key}": values for key, values in getattr(self, name).items()}
+        for name, values in lists.items():
+            if values is not None and len(values) != self.n:
+                raise ValueError(f"{name} must be a list of n={self.n} values")
+        if "official" not in self.scores:
+            raise ValueError("scores must hold `official`")
+        if sum(self.failures.values()) > self.n:
+            raise ValueError(f"failures cannot be more than n={self.n}")
+        return self
 
     def save(self, folder: Path) -> Path:
         """Write this result into `folder`; it replaces an earlier one of the same variant, data, length and seed."""
         path = folder / file_name(self.variant, self.data, self.length, self.seed)
-        write_json(path, self.to_json())
+        write_json(path, asdict(self))
         return path
 
     @classmethod
     def load(cls, path: Path) -> EvalResult:
         try:
-            return cls.from_json(read_json(path))
-        except ValueError as error:
-            prefix = "" if str(path) in str(error) else f"{path}: "
-            raise ValueError(f"{prefix}{error}") from None
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"])) or "the result"
+            raise ValueError(f"{path}: {where}: {problem['msg']}; repair or delete the file") from None
 
 
 def file_name(variant: str, data: str, length: int, seed: int) -> str:
@@ -138,24 +121,3 @@ def _slug(name: str) -> str:
     """Return a part of a file name. A name that had to be changed carries a hash, so no two names share a file."""
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")[:80]
     return slug if slug == name else f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
-def _require(condition: bool, name: str, expectation: str) -> None:
-    if not condition:
-        raise ValueError(f"evaluation result: {name} {expectation}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_score(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_list(values: Any, length: int) -> bool:
-    return isinstance(values, (list, tuple)) and len(values) == length

@@ -246,18 +246,6 @@ class JsonlLog:
 
 def drop_torn_line(path: Path) -> None:
     """Cut what follows the last newline: a line that was being written when the process died."""
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        position = end  # everything from here to `end` belongs to the torn line
-        while position > 0:
-            start = max(0, position - 65536)
-            file.seek(start)
-            newline = file.read(position - start).rfind(b"\n")
-            if newline >= 0:
-                position = start + newline + 1
-                break
-            position = start
-        if position < end:
-            file.truncate(position)
+    if path.exists():
+        with open(path, "rb") as file:
+            truncate(path, sum(len(line) for line in file if line.endswith(b"\n")))

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -68,9 +67,7 @@ class ProgressBoard:
             threading.Thread(target=self._keep_printing, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         if self._bars:
             self._bars.stop()
@@ -164,12 +161,10 @@ class Progress:
         self._line = replace(self._line, **fields)  # type: ignore[arg-type]
         self._show(self._line)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._change(text=self._values, ended=True)
         if self._board:
-            self._board.__exit__(kind, error, trace)
+            self._board.__exit__()
 
 
 def _format_number(value: float) -> str:

@@ -88,11 +88,7 @@ class StepLog(JsonlLog):
     """A JSON-lines log whose records carry `stage` and `step`; a resumed run deletes what it is going to repeat."""
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Append a record. Raises ValueError when its stage is unknown or its step is not an integer."""
-        if record.get("stage") not in STAGE_ORDER:
-            raise ValueError(f"{self.path}: stage must be one of {', '.join(STAGE_ORDER)}, not {record.get('stage')!r}")
-        if not isinstance(record.get("step"), int):
-            raise ValueError(f"{self.path}: step must be an integer, not {record.get('step')!r}")
+        """Append a record; one that took `seconds` gets its `time`."""
         super().append({**record, "time": time.time()} if "seconds" in record else record)
 
     def rewind(self, stage: str, step: int) -> int:
@@ -137,8 +133,10 @@ class RunFolder:
         new_config = _normalize(config)
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
-        strangers = (entry for entry in path.glob("*") if not _is_leftover(entry))
-        if not config_path.is_file() and any(strangers):
+        # The lock, and the half-written file of a process that died, are of a run that has not begun.
+        names = [entry.name for entry in path.glob("*") if entry.name != LOCK]
+        strangers = [name for name in names if not (name.startswith(".") and name.endswith(".tmp"))]
+        if strangers and not config_path.is_file():
             raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
         with _lock(path, CREATE_WAIT_S):
             changes: list[str] = []
@@ -394,11 +392,6 @@ def _normalize(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_config(path: Path, config: Mapping[str, Any]) -> None:
     write_text(path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-
-
-def _is_leftover(entry: Path) -> bool:
-    """Recognize the lock, and the half-written file of a process that died."""
-    return entry.name == LOCK or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
 
 def _delete_run(path: Path) -> None:

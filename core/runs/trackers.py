@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from core.config import Recipe
 from core.runs.files import jsonable
 
 
@@ -142,37 +143,23 @@ def open_mlflow(folder: Path, run_name: str, project: str) -> tuple[Any, str, st
     return client, experiment, run.info.run_id
 
 
-TRACKER_PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "mlflow": "mlflow"}
-"""Maps the name of a tracker to the package that it needs."""
-
-
 class TrackerError(ValueError):
     """Says that a tracker is not available; the message names the fix."""
 
 
-def open_trackers(
-    names: Sequence[str],
-    folder: Path,
-    *,
-    run_name: str,
-    project: str,
-    config: Mapping[str, Any],
-    wandb_mode: str = "offline",
-) -> Trackers:
-    """Start the trackers `names`, which write to `folder/<name>`; packages of other trackers are not imported.
+def open_trackers(recipe: Recipe, folder: Path, run_name: str) -> Trackers:
+    """Start the recipe's trackers, which write to `folder/<name>`; packages of other trackers are not imported.
 
     Raises:
-        TrackerError: a name is unknown, or its package is not installed.
+        TrackerError: a package is not installed.
     """
-    trackers = Trackers({})
+    trackers, project, config = Trackers({}), recipe.method, recipe.dump()
     makers: dict[str, Callable[[], Tracker]] = {
-        "wandb": lambda: WandbTracker(folder, run_name, project, config, wandb_mode),
+        "wandb": lambda: WandbTracker(folder, run_name, project, config, recipe.run.tracker_mode),
         "tensorboard": lambda: TensorBoardTracker(folder / "tensorboard"),
         "mlflow": lambda: MLflowTracker(folder / "mlflow", run_name, project, config),
     }
-    for name in names:
-        if name not in makers:
-            raise TrackerError(f"run.trackers: unknown tracker {name!r}; known: {', '.join(TRACKER_PACKAGES)}")
+    for name in recipe.run.trackers:
         require_package(name)
         trackers.start(name, makers[name])
     return trackers
@@ -180,11 +167,10 @@ def open_trackers(
 
 def require_package(tracker: str) -> None:
     """Raise TrackerError if the package of a tracker is not installed."""
-    package = TRACKER_PACKAGES[tracker]
     try:
-        __import__(package)
+        __import__(tracker)
     except ImportError as error:
-        raise TrackerError(f"run.trackers: {tracker} needs a package: pip install {package} ({error})") from None
+        raise TrackerError(f"run.trackers: {tracker} needs a package: pip install {tracker} ({error})") from None
 
 
 def flatten_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

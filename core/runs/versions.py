@@ -12,16 +12,18 @@ from typing import Any
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
-def collect_versions(repository: Path | None = None) -> dict[str, Any]:
-    """Collect the facts of `versions.json`; an unknown one is None. `repository` is by default the one of this file."""
+def collect_versions() -> dict[str, Any]:
+    """Collect the facts of `versions.json`; an unknown one is None."""
+    import torch  # here, because reading a finished run needs no torch
+
     return {
         "python": platform.python_version(),
         **{name: package_version(name) for name in PACKAGES},
-        "git": _git_commit(repository or Path(__file__).parent),
+        "git": _git_commit(),
         "platform": platform.platform(),
         "cpu": _cpu_name(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "gpu": _gpu_names(),
+        "gpu": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
 
 
@@ -33,9 +35,9 @@ def package_version(name: str) -> str | None:
         return None
 
 
-def _git_commit(folder: Path) -> str | None:
+def _git_commit() -> str | None:
     """Return the commit, with `-dirty` when tracked files differ from it."""
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
@@ -48,9 +50,3 @@ def _cpu_name() -> str | None:
     except OSError:
         return platform.processor() or None
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _gpu_names() -> list[str]:
-    import torch  # here, because reading a finished run needs no torch
-
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -14,6 +14,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -33,7 +34,7 @@ ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 LIBRARIES = ("numpy", "sympy", "mpmath")
-_SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null")
+_SYSTEM = (f"{sys.base_prefix}/lib", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null")
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 
 # What a failed step of inside.py or of bwrap needs, by how its message begins.
@@ -74,53 +75,56 @@ def check_platform(backend: Backend) -> None:
 
 
 @cache
-def _compile_inside() -> bytes:
-    """Compile inside.py once for all runs."""
-    return compile_programs(inside)
-
-
-@cache
-def _find_packages() -> tuple[str, ...]:
-    """Return the folders that hold the libraries which the code may import."""
-    specs = [importlib.util.find_spec(name) for name in LIBRARIES]
+def find_packages(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the folders that hold these libraries."""
+    specs = [importlib.util.find_spec(name) for name in names]
     return tuple(dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin))
 
 
 @cache
-def _list_mounts() -> tuple[tuple[str, str], ...]:
-    """List (path on the host, path in the sandbox) of Python, shared libraries and packages. None holds secrets."""
-    paths = dict.fromkeys((f"{sys.base_prefix}/lib", *_SYSTEM))
-    mounts = [(os.path.realpath(path), path) for path in paths if os.path.exists(path)]
-    return (*mounts, *((os.path.realpath(path), f"/packages{i}") for i, path in enumerate(_find_packages())))
+def list_mounts(paths: tuple[str, ...], libraries: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """List (path on the host, path inside) of those `paths` that are there, and of the folders of `libraries`."""
+    mounts = [(os.path.realpath(path), path) for path in dict.fromkeys(paths) if os.path.exists(path)]
+    packages = enumerate(map(os.path.realpath, find_packages(libraries)))
+    return (*mounts, *((folder, f"/packages{number}") for number, folder in packages))
+
+
+def wrap_in_bubblewrap(mounts: Iterable[tuple[str, str]], folders: Sequence[str]) -> list[str]:
+    """Return the command that starts Python under bubblewrap, with these mounts and empty folders."""
+    bwrap, python = shutil.which("bwrap") or "bwrap", list_python()  # it is started without our PATH
+    words = [word for source, target in mounts for word in _bind(source, target)]
+    words += [word for folder in folders for word in ("--dir", folder)]
+    return [
+        bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-add", "CAP_SYS_ADMIN",
+        *words, "--ro-bind", python[0], python[0], "--chdir", "/tmp", *python,
+    ]  # fmt: skip
+
+
+def _bind(source: str, target: str) -> tuple[str, ...]:
+    if source == "/proc":  # bubblewrap's own, of the new PID namespace
+        return "--proc", target
+    return ("--dev-bind" if target.startswith("/dev/") else "--ro-bind", source, target)
 
 
 def make_command(backend: Backend) -> list[str]:
     """Return what starts a program that is not forked."""
-    python = list_python()
-    if backend != "bubblewrap":
-        return python
-    binds = [
-        word for source, target in _list_mounts() if target != "/dev/null" for word in ("--ro-bind", source, target)
-    ]
-    bwrap = shutil.which("bwrap") or "bwrap"  # it is started without our PATH
-    return [
-        bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-add", "CAP_SYS_ADMIN",
-        *binds, "--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--ro-bind", python[0], python[0],
-        "--chdir", "/tmp", *python,
-    ]  # fmt: skip
+    if backend == "bubblewrap":
+        return wrap_in_bubblewrap(list_mounts(_SYSTEM, LIBRARIES), ["/tmp"])
+    return list_python()
 
 
 def make_instructions(backend: Backend, code: str, limits: SandboxLimits, report: int) -> bytes:
     """Return what the interpreter reads from stdin: inside.py, which a fork has already, then what to do."""
     isolated, forked, machine = backend in ISOLATED, backend == "landlock", platform.machine()
+    packages = find_packages(LIBRARIES)
     cpu_s = math.ceil(limits.timeout_s) + 1  # after the wall clock, so that it only matters if nobody watches
-    return (b"" if forked else _compile_inside()) + marshal.dumps(
+    return (b"" if forked else compile_programs(inside)) + marshal.dumps(
         {
             "namespaces": forked,
             "isolated": isolated,
             "landlock_required": forked,
             "clone": CLONE_NUMBERS.get(machine),
-            "mounts": list(_list_mounts()),
+            "mounts": list(list_mounts(_SYSTEM, LIBRARIES)),
             "private_folder": f"size={limits.folder_mb}m,nr_inodes={limits.files + 2},mode=1777",
             "seccomp": compile_filter(machine) if isolated else b"",
             "rlimits": {
@@ -132,7 +136,7 @@ def make_instructions(backend: Backend, code: str, limits: SandboxLimits, report
                 # The kernel counts queued signals by user: the code must not use up those of the host's programs.
                 **({"RLIMIT_NPROC": 1, "RLIMIT_SIGPENDING": 64} if isolated else {}),
             },
-            "packages": [f"/packages{i}" for i in range(len(_find_packages()))] if isolated else list(_find_packages()),
+            "packages": [f"/packages{i}" for i in range(len(packages))] if isolated else list(packages),
             "report": 3 if forked else report,
             "parent": os.getpid() if backend == "unsafe_local" else None,
             "code": code.encode("utf-8", "surrogatepass"),

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from threading import Lock
@@ -31,6 +32,7 @@ def list_python() -> list[str]:
     return [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
 
 
+@cache
 def compile_programs(*modules: ModuleType) -> bytes:
     """Return the programs in these files, which run in one set of names, the last one as `__main__`."""
     paths = [Path(str(module.__file__)) for module in modules]

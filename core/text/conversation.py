@@ -8,11 +8,10 @@ its structure. A rendered prompt extends the ids of the prompt before it whereve
 from __future__ import annotations
 
 import json
-import marshal
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -72,7 +71,9 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None):
         self.tokenizer = tokenizer
         self._options = dict(options or {})
+        self._special_ids = special_ids(tokenizer)
         self._encode_markup_cached = lru_cache(maxsize=4096)(self._encode_markup)
+        self._encode_text = partial(encode_text, tokenizer)
         self._encode_text_cached = lru_cache(maxsize=4096)(self._encode_text)
         # The rollouts of a group have conversations of one shape, and a conversation is rendered for each of its turns.
         self._frame_roles_cached = lru_cache(maxsize=256)(self._frame_roles)
@@ -127,29 +128,13 @@ class Renderer:
             low += 1
         return low
 
-    @cached_property
-    def _special_ids(self) -> frozenset[int]:
-        return special_ids(self.tokenizer)
-
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
-        """Return the prompt for the next assistant's message; `tools` have OpenAI's form.
-
-        Raises:
-            ValueError: the chat template drops a message or repeats one.
-        """
-        return tuple(chain.from_iterable(self._render_pieces(messages, tools)))
-
-    def render_after(self, place: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
-        """Return the end of `render(messages, tools)` that follows the content of `messages[place]`."""
-        return tuple(chain.from_iterable(self._render_pieces(messages, tools, place)))
-
     def render_between(self, reply: Ids, *messages: Message) -> Ids:
         """Return the ids between a sampled reply and the next one, with `messages` between the two.
 
         So a conversation is one list of ids that only grows. An end token that was sampled is not repeated.
         """
         dash = self.message("user", "-")
-        tail = self.render_after(1, [dash, replace(dash, role="assistant"), *messages])
+        tail = self.render([dash, replace(dash, role="assistant"), *messages], after=1)
         ended = reply[-1:] == tail[:1] == (self.tokenizer.eos_token_id,)
         return tail[1:] if ended else tail
 
@@ -167,10 +152,16 @@ class Renderer:
         )
         return [_mark(i) in rendered for i in thinking]
 
-    def _render_pieces(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], after: int | None = None
-    ) -> list[Ids]:
-        """Return the pieces of a prompt in order; with `after`, those behind the content of `messages[after]`."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), after: int | None = None
+    ) -> Ids:
+        """Return the prompt for the next assistant's message; `tools` have OpenAI's form.
+
+        With `after`, it is the end of the prompt that follows the content of `messages[after]`.
+
+        Raises:
+            ValueError: the chat template drops a message or repeats one.
+        """
         # Each mark in the text that the template renders stands for the entry of `spliced` with its number. The first
         # entries are the contents of the messages, the others are texts in the arguments of calls.
         spliced: list[Ids | str] = [message.ids for message in messages]
@@ -186,7 +177,7 @@ class Renderer:
                 placeholders.append(placeholder)
             frame = self._frame(placeholders, list(tools), len(spliced))
         else:
-            frame = self._frame_roles_cached(tuple([message.role for message in messages]), _write_tools(tools))
+            frame = self._frame_roles_cached(tuple([message.role for message in messages]), json.dumps(list(tools)))
         # Beside calls, Llama's template leaves out the text; an empty text is not missed.
         missed = [i for i in frame.missing if i >= len(messages) or (messages[i].ids and not messages[i].calls)]
         if missed or frame.repeats:
@@ -210,12 +201,12 @@ class Renderer:
             if isinstance(entry, str):
                 entry = self._encode_text(json.dumps(entry, ensure_ascii=False)[1:-1] if quoted else entry)
             found.append(entry)
-        return found
+        return tuple(chain.from_iterable(found))
 
-    def _frame_roles(self, roles: tuple[str, ...], tools: bytes) -> Frame:
-        """Return the frame of messages without calls, given their roles and the tools as marshal writes them."""
+    def _frame_roles(self, roles: tuple[str, ...], tools: str) -> Frame:
+        """Return the frame of messages without calls, given their roles and the tools as JSON."""
         placeholders = [{"role": role, "content": _mark(i)} for i, role in enumerate(roles)]
-        return self._frame(placeholders, marshal.loads(tools), len(roles))
+        return self._frame(placeholders, json.loads(tools), len(roles))
 
     def _frame(self, placeholders: list[dict[str, Any]], tools: list[Any], contents: int) -> Frame:
         """Return the frame of messages whose `contents` contents and texts of arguments are marks."""
@@ -229,19 +220,8 @@ class Renderer:
     def _holds_thoughts(self, entry: Ids | str) -> bool:
         return not isinstance(entry, str) and bool(split_thoughts(self.tokenizer.decode(entry))[0])
 
-    def _encode_text(self, text: str) -> Ids:
-        return encode_text(self.tokenizer, text)
-
     def _encode_markup(self, text: str) -> Ids:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False)) if text else ()
-
-
-def _write_tools(tools: Sequence[Mapping[str, Any]]) -> bytes:
-    """Write tools so that marshal reads them again. It takes a fraction of the time of JSON, but plain values alone."""
-    try:
-        return marshal.dumps(list(tools), 2)
-    except ValueError:
-        return marshal.dumps(json.loads(json.dumps(list(tools))), 2)
 
 
 def _mark(number: int) -> str:

@@ -56,7 +56,8 @@ def fits(value: Any, schema: Any, root: Any, seen: frozenset[str] = frozenset())
     if not _has_type(value, schema):
         return False
     choices = [*_as_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
-    if choices and not any(_is_same(value, choice) for choice in choices):
+    # Python says that True == 1, and JSON that they differ.
+    if choices and not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in choices):
         return False
     unions = [_as_list(schema[key]) for key in _UNIONS if key in schema]
     return all(fits(value, part, root, seen) for part in _as_list(schema.get("allOf"))) and all(
@@ -73,10 +74,6 @@ def _has_type(value: Any, schema: Mapping[str, Any]) -> bool:
     if isinstance(value, bool):
         return "boolean" in names
     return any(isinstance(value, _TYPES[name]) for name in names)
-
-
-def _is_same(value: Any, choice: Any) -> bool:
-    return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
 
 
 def _resolve(reference: str, root: Any) -> Any:

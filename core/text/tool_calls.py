@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from core.text.schemas import find_argument, fits
-
 Fault = Literal[
     "no_call",
     "unclosed_thought",
@@ -224,6 +222,8 @@ def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | Non
 
     Returns None when they are right. A tool checks nested values itself.
     """
+    from core.text.schemas import find_argument, fits  # here, because a conversation imports this file
+
     schema = next((schema for schema in schemas if schema.name == call.name), None)
     if schema is None:
         known = ", ".join(schema.name for schema in schemas)

@@ -33,6 +33,7 @@ from core.data.hub_sets import locate
 from core.data.tasks import read_tasks
 from core.engine import weights
 from core.hub import CheckpointError, resolve
+from core.options import show_errors
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.preview import check_templates
@@ -69,6 +70,7 @@ LARGE_MODEL_BYTES = 100_000_000
 """Separates models whose trainings have processes of their own by the size of their weights."""
 
 
+@show_errors(OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_training_parser("embedded").parse_args(arguments)
     try:
@@ -100,9 +102,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except MemoryError as error:
         print(f"error: out of memory ({error}); --dry-run says what the recipe needs", file=sys.stderr)
-        return 1
-    except (OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
-        print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -267,14 +266,7 @@ def _set_threads(recipe: Recipe, processes: int = 1) -> None:
 
 
 async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, show: Show) -> Path:
-    trackers = open_trackers(
-        recipe.run.trackers,
-        folder.seed_path(seed),
-        run_name=f"{folder.path.name}-seed-{seed}",
-        project=spec.name,
-        config=recipe.dump(),
-        wandb_mode=recipe.run.tracker_mode,
-    )
+    trackers = open_trackers(recipe, folder.seed_path(seed), f"{folder.path.name}-seed-{seed}")
     try:
         async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
             loop = GRPOLoop(
@@ -301,11 +293,9 @@ async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed:
 async def _train_rejection(
     spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, show: Show
 ) -> Path:
-    assert recipe.rejection is not None, "check_baseline has seen to it"
     async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
         return await run_rejection(
             recipe,
-            recipe.rejection,
             method,
             tokenizer,
             _read_tasks(spec, recipe, recipe.data.train),
@@ -334,7 +324,3 @@ async def _open_method(
 
 def _read_tasks(spec: MethodSpec, recipe: Recipe, path: str, distinct: bool = False) -> list[Task]:
     return read_tasks(path, distinct=distinct, **spec.reading_options(recipe))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -29,7 +29,7 @@ from core.policy.base import Policy, Roles
 from core.rollout.curriculum import Curriculum, measure_outcomes
 from core.rollout.method import Method
 from core.rollout.rows import count_trained_tokens, rows_from_groups
-from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal, regrade_group
+from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
 from core.runs.health import Health, describe_lengths, describe_sign, measure_health
@@ -223,7 +223,8 @@ class GRPOLoop:
         ahead = self.recipe.rollout.ahead
         if not ahead:
             self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
-        recorded = self._is_recorded(self.step + 1)
+        every, step = self.recipe.run.record_every, self.step + 1
+        recorded = bool(every) and (step % every == 0 or step == 1)
         watched: Watched = {}
 
         def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
@@ -248,6 +249,8 @@ class GRPOLoop:
         """
         valid, failures = _find_valid(batch.trajectories), Failures(batch.trajectories)
         min_std, ahead = self.recipe.algorithm.min_group_std, self.recipe.rollout.ahead
+        turns = [turn for trajectory in valid for turn in trajectory.turns]
+        tokens = sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in turns)
         record = {
             "stage": "train",
             "step": self.step,
@@ -259,7 +262,7 @@ class GRPOLoop:
             "seconds": seconds,
             # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.
             "rollout_seconds": waited,
-            "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (seconds if ahead else waited),
+            "tokens_per_second": tokens / (seconds if ahead else waited),
         }
         if self.curriculum is not None:
             record["outcomes"] = outcomes = measure_outcomes((*batch.groups, *batch.filtered))
@@ -272,11 +275,8 @@ class GRPOLoop:
         tracked = {f"train/{name}": value for name, value in record.items() if name not in UNTRACKED}
         self.trackers.log(self.step, tracked)
         failures.tell(f"step {self.step}", self.reported_failures)
-        try:
-            self.empty_steps.check(batch.trajectories, self.recipe.health.end_after)
-        except EmptyStepsError as error:
-            raise TrainingError(f"step {self.step}: {error}") from error
-        if reason := self.health.find_end():
+        empty = self.empty_steps.check(batch.trajectories, self.recipe.health.end_after)
+        if reason := empty or self.health.find_end():
             raise TrainingError(f"step {self.step}: {reason}")
         return record
 
@@ -334,11 +334,6 @@ class GRPOLoop:
         for log in (self.metrics, self.rollouts):
             log.sync()  # a checkpoint must not outlive the records of the steps before it
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
-
-    def _is_recorded(self, step: int) -> bool:
-        """Say whether the rollouts of a step are recorded: of every `record_every`-th step and of the first."""
-        every = self.recipe.run.record_every
-        return bool(every) and (step % every == 0 or step == 1)
 
     def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], watched: Watched) -> None:
         """Record all rollouts of a step with their rows."""

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from core.config import LoRASection, Recipe, RecipeError, replace_keys
+from core.config import LoRASection, Recipe, RecipeError
+from core.config.load import replace_keys
 from core.engine import CausalLM, ModelConfig, choose_dtype, footprint, lora, weights
 from core.engine.footprint import format_bytes
 from core.hub import CheckpointError, check_unquantized, resolve

@@ -27,14 +27,13 @@ from core.text.tokenizer import Tokenizer
 from core.train.loop import sample_batch
 from core.train.rollout_engine import open_engine
 from core.train.trainer import TrainingError
-from core.train.warm_start import make_schedule, train_supervised
-from core.types import Task, Trajectory
+from core.train.warm_start import train_supervised
+from core.types import Task
 from core.worlds import Example
 
 
 async def run_rejection(
     recipe: Recipe,
-    config: RejectionSection,
     method: Method,
     tokenizer: Tokenizer,
     tasks: Sequence[Task],
@@ -53,7 +52,8 @@ async def run_rejection(
     Raises:
         TrainingError: no rollout has reward 1.
     """
-    model = folder / "model"
+    config, model = recipe.rejection, folder / "model"
+    assert config is not None, "check_baseline has seen to it"
     if model.is_dir():
         return model
     log = JsonlLog(folder / "rollouts.jsonl")
@@ -66,11 +66,8 @@ async def run_rejection(
     steps = config.epochs * -(-len(examples) // config.batch_size)
     batches = _draw_batches(examples, config, seed)
     metrics = StepLog(folder / "metrics.jsonl")
-    schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, steps)
     label = f"seed {seed} rejection, training"
-    train_supervised(
-        recipe, start, batches, model, metrics, stage="rejection", schedule=schedule, label=label, show=show
-    )
+    train_supervised(recipe, config, steps, start, batches, model, metrics, stage="rejection", label=label, show=show)
     return model
 
 
@@ -108,7 +105,7 @@ async def _sample_successes(
         for step in range(done, recipe.run.steps):
             # Without regrading: a reward is the rollout's own, as in an evaluation.
             batch = await sample_batch(recipe, runner, stream, seed=seed, step=step)
-            kept = [trajectory for trajectory in batch.trajectories if is_success(trajectory)]
+            kept = [each for each in batch.trajectories if each.status != "failed" and each.reward == 1]
             turns = [
                 (turn.prompt_ids, turn.completion.token_ids)
                 for trajectory in kept
@@ -131,10 +128,6 @@ async def _sample_successes(
             )
             progress.update(step + 1, kept=len(kept) / sampled)
     await policy.close()
-
-
-def is_success(trajectory: Trajectory) -> bool:
-    return trajectory.status != "failed" and trajectory.reward == 1
 
 
 def _draw_batches(examples: Sequence[Example], config: RejectionSection, seed: int) -> Iterator[list[Example]]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from core.config import Recipe, RecipeError, replace_keys
+from core.config import Recipe, RecipeError
+from core.config.load import replace_keys
 from core.engine import ModelConfig
 from core.engine.footprint import cache_bytes, format_bytes, parameter_bytes
 from core.engine.weights import find_device
@@ -41,14 +42,7 @@ def start_replicas(recipe: Recipe, logs: Path) -> Iterator[Recipe]:
         with keep_servers(commands, logs):
             scheme = VLLM if recipe.inference.engine == "vllm" else ""
             servers = tuple(scheme + command.url for command in commands.values())
-            started = {
-                "servers": servers,
-                "replicas": 0,
-                "engine": "embedded",
-                "replica_args": "",
-                "replica_python": None,
-            }
-            yield replace_keys(recipe, {f"inference.{key}": value for key, value in started.items()})
+            yield replace_keys(recipe, {"inference.servers": servers, "inference.replicas": 0})
     except ServerError as error:
         raise RecipeError(f"inference.replicas: {error}") from error
 

@@ -6,14 +6,14 @@ import asyncio
 import math
 import random
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
-from core.config import Recipe, RecipeError, replace_keys
+from core.config import Recipe, RecipeError
+from core.config.load import replace_keys
 from core.engine import CausalLM, EmbeddedPolicy, Engine, lora, weights
 from core.hub import resolve
 from core.policy.base import Policy, PolicyError
@@ -28,40 +28,6 @@ LARGEST_GAP, EXACT_GAP = 0.1, 1e-3
 bfloat16 gives less than the first. Where both compute in float32 the second is the limit."""
 GROWTH = 10.0
 """Limits how far that may be in comparison with the server's first check, which shows how it rounds."""
-
-
-class RolloutEngine(Protocol):
-    """Samples from the weights that the trainer has handed over last."""
-
-    @property
-    def policy(self) -> Policy: ...
-
-    @property
-    def samples_while_training(self) -> bool:
-        """Says whether sampling goes on by itself while the trainer computes."""
-        ...
-
-    async def adopt_weights(self, step: int) -> None:
-        """Sample from the trainer's present weights from now on, as version `step`.
-
-        Raises:
-            RecipeError: none of the recipe's servers takes them.
-        """
-        ...
-
-    def release_cache(self) -> None:
-        """Free memory for the update; what is cached is worthless after it."""
-        ...
-
-    def flush_cache(self) -> None: ...
-
-    def has_work(self) -> bool: ...
-
-    def metrics(self) -> dict[str, float]:
-        """Return counts since the start of the process."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Tokenizer | None) -> Engine:
@@ -110,6 +76,7 @@ class EmbeddedRollouts:
     """Samples in this process, from the very tensors that are trained."""
 
     samples_while_training = False
+    """Says whether sampling goes on by itself while the trainer computes."""
 
     def __init__(self, recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer):
         self.engine = open_engine(recipe, model, start, tokenizer)
@@ -119,9 +86,11 @@ class EmbeddedRollouts:
         self.has_work = self.engine.has_work
 
     async def adopt_weights(self, step: int) -> None:
+        """Sample from the trainer's present weights from now on, as version `step`."""
         self.engine.adopt_weights(str(step))
 
     def metrics(self) -> dict[str, float]:
+        """Return counts since the start of the process."""
         return {"prefilled_tokens": self.engine.stats().prefilled_tokens}
 
     async def close(self) -> None:
@@ -147,7 +116,7 @@ class ServedRollouts:
         )
 
     async def adopt_weights(self, step: int) -> None:
-        for old in self._versions():
+        for old in self.folder.glob("*"):
             if old.name != str(self.policy.version):  # a server that comes back may be reading the last one
                 shutil.rmtree(old, ignore_errors=True)
         target = self.folder / str(step)
@@ -157,9 +126,6 @@ class ServedRollouts:
             await self.policy.update_weights(target, step, check)
         except PolicyError as error:
             raise RecipeError(f"no rollout server takes the weights: {error}") from error
-
-    def _versions(self) -> Iterator[Path]:
-        return self.folder.iterdir() if self.folder.is_dir() else iter(())
 
     def release_cache(self) -> None:
         """The servers have memory of their own."""
@@ -215,7 +181,9 @@ def make_check(model: CausalLM, temperature: float, limits: dict[str, float] | N
     return check
 
 
-def open_rollouts(recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer, folder: Path) -> RolloutEngine:
+def open_rollouts(
+    recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer, folder: Path
+) -> EmbeddedRollouts | ServedRollouts:
     """Open what the recipe samples with; `folder` is for the weights that servers read."""
     assert not recipe.inference.replicas, "core/train/replicas.py starts them first"
     if recipe.inference.servers:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
 import torch
 
-from core.config import OptimizerSection, Recipe, RecipeError
+from core.config import OptimizerSection, Recipe, RecipeError, RejectionSection, SupervisedSection
 from core.engine import weights
 from core.engine.lora import add_adapters
 from core.hub import resolve
@@ -48,20 +47,13 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | 
     if not folder.is_dir():
         start = resolve(recipe.model.path)
         batches = world.draw_warm_start(config, recipe, load_tokenizer(start))
-        schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.total_steps)
-        with _use_threads(config.threads):
-            train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule, show=show)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(config.threads or threads)
+        train_supervised(
+            recipe, config, config.total_steps, start, batches, folder, metrics, stage="warm_start", show=show
+        )
+        torch.set_num_threads(threads)
     return folder
-
-
-@contextmanager
-def _use_threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_supervised(recipe: Recipe, start: Path, folder: Path, show: Show | None = None) -> Path:
@@ -83,17 +75,36 @@ def run_supervised(recipe: Recipe, start: Path, folder: Path, show: Show | None 
     if not model.is_dir():
         batches = world.draw_solutions(config, recipe, load_tokenizer(start))
         metrics = StepLog(folder / "metrics.jsonl")
-        schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.steps)
-        train_supervised(recipe, start, batches, model, metrics, stage="supervised", schedule=schedule, show=show)
+        train_supervised(recipe, config, config.steps, start, batches, model, metrics, stage="supervised", show=show)
     return model
 
 
-def make_schedule(recipe: Recipe, lr: float, lr_warmup_steps: int, steps: int) -> OptimizerSection:
-    """Return the optimizer of supervised training: the rate warms up, then falls linearly to 0 at the last step."""
-    return OptimizerSection(
+def train_supervised(
+    recipe: Recipe,
+    config: SupervisedSection | RejectionSection,
+    steps: int,
+    start: Path,
+    batches: Iterable[Sequence[Example]],
+    folder: Path,
+    metrics: StepLog,
+    *,
+    stage: str,
+    label: str | None = None,
+    show: Show | None = None,
+) -> None:
+    """Train the model `start` on the first `steps` batches, log each step as `stage`, and save to `folder`.
+
+    The rate of `config` warms up, then falls linearly to 0 at the last step; other settings are those of RL.
+    The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
+    SAVE_SECONDS of work earlier, and ends with the same weights.
+
+    Raises:
+        TrainingError: all optimizer steps were skipped, several in a row.
+    """
+    optimizer = OptimizerSection(
         name=recipe.optimizer.name,
-        lr=lr,
-        lr_warmup_steps=lr_warmup_steps,
+        lr=config.lr,
+        lr_warmup_steps=config.lr_warmup_steps,
         lr_scheduler_type="linear",
         lr_decay_steps=steps,
         weight_decay=0.01,
@@ -101,36 +112,12 @@ def make_schedule(recipe: Recipe, lr: float, lr_warmup_steps: int, steps: int) -
         gradient_checkpointing=recipe.optimizer.gradient_checkpointing,
         cpu_offload=recipe.optimizer.cpu_offload,
     )
-
-
-def train_supervised(
-    recipe: Recipe,
-    start: Path,
-    batches: Iterable[Sequence[Example]],
-    folder: Path,
-    metrics: StepLog,
-    *,
-    stage: str,
-    schedule: OptimizerSection,
-    label: str | None = None,
-    show: Show | None = None,
-) -> None:
-    """Train the model `start` on the first `lr_decay_steps` batches, log each step as `stage`, and save to `folder`.
-
-    The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
-    SAVE_SECONDS of work earlier, and ends with the same weights.
-
-    Raises:
-        TrainingError: all optimizer steps were skipped, several in a row.
-    """
-    steps = schedule.lr_decay_steps
-    assert steps is not None, "make_schedule sets it"
     partial = folder.with_name(f".{folder.name}.partial")
     with Progress(steps, label=label or stage.replace("_", " "), show=show) as progress:
         progress.tell("loading the model")
         model = weights.load(start, recipe.model.dtype, recipe.model.device)
         add_adapters(model, recipe.model.lora)
-        trainer = Trainer(model, schedule, start=start, compiled=recipe.model.compile)
+        trainer = Trainer(model, optimizer, start=start, compiled=recipe.model.compile)
         newest = checkpoint.latest(partial)
         if newest is not None:
             trainer.load_state(checkpoint.load(newest, model)["trainer"])

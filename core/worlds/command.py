@@ -13,9 +13,11 @@ from pathlib import Path
 
 from core.config import RecipeError
 from core.data.files import write_jsonl, write_records
+from core.options import show_errors
 from core.worlds.world import World, find_world
 
 
+@show_errors(ValueError)
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
@@ -38,9 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             tasks = world.draw_tasks(options.split, options.count, options.seed, options.domain)
             write_jsonl(options.out, tasks, world.to_record)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except OSError as error:
         print(f"error: --out {options.out}: {error}", file=sys.stderr)
         return 1
@@ -71,7 +70,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=64, help="how many tasks (default: 64)")
     parser.add_argument("--seed", type=int, default=0)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from core.worlds.world import CHAT_TEMPLATE
+from core.worlds.world import World
 
 
 def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:
@@ -27,16 +26,8 @@ def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:
     return folder
 
 
-def train_tokenizer(
-    corpus: Iterable[str],
-    *,
-    words: Sequence[str],
-    tags: Sequence[str] = (),
-    plain_tokens: Sequence[str] = (),
-    vocab_size: int,
-    chat_template: str = CHAT_TEMPLATE,
-) -> PreTrainedTokenizerBase:
-    """Train the BPE on `corpus`; every word with its leading space becomes one token.
+def train_tokenizer(world: World) -> PreTrainedTokenizerBase:
+    """Train the BPE on the world's `corpus`; every word with its leading space becomes one token.
 
     `tags` are special tokens: one id each, which text encoded with `split_special_tokens=True` never produces.
     `plain_tokens` have an id of their own, too, and are text, as Qwen3's end of a thought.
@@ -44,20 +35,21 @@ def train_tokenizer(
     Raises:
         ValueError: `vocab_size` leaves a word in pieces.
     """
+    assert world.corpus is not None, "only a world with a corpus has a start model"
     base = Qwen2Tokenizer(
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>", *tags],
-        chat_template=chat_template,
+        extra_special_tokens=["<|im_start|>", *world.tags],
+        chat_template=world.chat_template,
     )
-    tokenizer = base.train_new_from_iterator(corpus, vocab_size=vocab_size, show_progress=False)
-    split = [word for word in words if len(tokenizer.encode(f" {word}")) != 1]
+    tokenizer = base.train_new_from_iterator(world.corpus(), vocab_size=world.vocab_size, show_progress=False)
+    split = [word for word in world.words if len(tokenizer.encode(f" {word}")) != 1]
     if split:
         raise ValueError(
-            f"vocab_size={vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it in "
+            f"vocab_size={world.vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it in "
             "the method's WORLD (too high does no harm), and see that its corpus has each word with a space before it"
         )
-    tokenizer.add_tokens(list(plain_tokens))
+    tokenizer.add_tokens(list(world.plain_tokens))
     return tokenizer
 
 

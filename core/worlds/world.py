@@ -109,15 +109,7 @@ class World:
         """Train the tokenizer of the start model."""
         from core.worlds import start_model
 
-        assert self.corpus is not None, "only a world with a corpus has a start model"
-        return start_model.train_tokenizer(
-            self.corpus(),
-            words=self.words,
-            tags=self.tags,
-            plain_tokens=self.plain_tokens,
-            vocab_size=self.vocab_size,
-            chat_template=self.chat_template,
-        )
+        return start_model.train_tokenizer(self)
 
     def build_model(self, folder: Path, seed: int = 0) -> Path:
         """Write the start model, which depends on `seed` alone, to `folder`."""

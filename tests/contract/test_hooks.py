@@ -18,9 +18,9 @@ from tests.contract.test_import_rules import MODULES
 
 REPOSITORY = Path(__file__).parents[2]
 METHODS = sorted(path.parent.name for path in (REPOSITORY / "agentic").glob("*/rollout.py"))
-MOST_MODULES = 25
+MOST_MODULES = 22
 """Limits the modules of ours that come with a method's file; a package that holds nothing but a docstring is none."""
-WITH_MORE = {"agent": 35, "agentflow": 31, "coding": 59, "retool": 39, "search_r1": 28, "toolorchestra": 55}
+WITH_MORE = {"agent": 34, "agentflow": 30, "coding": 59, "retool": 37, "search_r1": 24, "toolorchestra": 53}
 """Limits those of the methods that call tools, the sandbox, a service, the gateway or workspaces."""
 
 

@@ -28,13 +28,13 @@ agentic/world -> agentic config data gateway policy rewards rollout runs seeds s
 agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data hub options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
-train        -> algorithms config data engine hub policy rollout runs seeds text training_options types worlds
-worlds       -> config data rollout runs text types
+train        -> algorithms config data engine hub options policy rollout runs seeds text training_options types worlds
+worlds       -> config data options rollout runs text types
 engine       -> http_client hub options policy serving text types
 gateway      -> policy rollout seeds serving text types
 tools        -> options retrieval sandbox
 retrieval    -> http_client options serving types
-rollout      -> algorithms config options policy seeds text types
+rollout      -> algorithms config policy seeds text types
 config       -> algorithms options types
 report       -> runs types
 runs         -> config hub types

@@ -12,7 +12,7 @@ import torch
 from core.engine import Engine
 from core.runs.run_folder import RunFolder
 from core.types import Sampling
-from core.worlds import start_model
+from core.worlds import World, start_model
 from scripts import tokentrue
 from tests.contract.test_import_rules import LIBRARIES, ROOT, read_door
 
@@ -26,7 +26,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with what the examples name: a model, a batch that TRL has sampled, and a run."""
     folder = tmp_path_factory.mktemp("reader")
     words = "the sea is two and are blue four".split()
-    tokenizer = start_model.train_tokenizer([" " + " ".join(words)] * 9, words=words, vocab_size=400)
+    tokenizer = World(corpus=lambda: [" " + " ".join(words)] * 9, words=words, vocab_size=400).train_tokenizer()
     start_model.build(folder / MODEL, tokenizer, seed=0)
     prompt = tokenizer.encode(" the sea is")
     [completion] = Engine.from_pretrained(folder / MODEL).generate([prompt], Sampling(max_new_tokens=4))

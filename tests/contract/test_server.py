@@ -143,25 +143,17 @@ async def test_text_in_and_out_with_a_tokenizer(client: Client) -> None:
         ({}, "input_ids: give either"),
         ({"input_ids": [1], "text": "a"}, "input_ids: give either"),
         ({"text": "a"}, "text: tiny has no tokenizer"),
-        ({"input_ids": []}, "input_ids: empty prompt"),
         ({"input_ids": [128]}, "input_ids: ids must lie in"),
-        ({"input_ids": [-1]}, "input_ids: ids must lie in"),
         ({"input_ids": [[1], [2]]}, "input_ids.0"),
-        ({"input_ids": ["1"]}, "input_ids.0"),
         ({"input_ids": [True]}, "input_ids.0"),
-        ({"input_ids": [1.5]}, "input_ids.0"),
         ({"input_ids": [1] * CONTEXT}, f"exceed the context of {CONTEXT}"),
         ({"input_ids": [1], "sampling_params": {"max_new_tokens": CONTEXT}}, "max_new_tokens"),
-        ({"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens"),
-        ({"input_ids": [1], "sampling_params": {"max_new_tokens": "9"}}, "sampling_params.max_new_tokens"),
         ({"input_ids": [1], "sampling_params": {"temperature": "hot"}}, "sampling_params.temperature"),
         ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "temperature"),
         ({"input_ids": [1], "sampling_params": {"top_p": 0}}, "top_p"),
-        ({"input_ids": [1], "sampling_params": {"top_k": 0}}, "top_k"),
         ({"input_ids": [1], "sampling_params": {"stop_token_ids": 7}}, "sampling_params.stop_token_ids"),
         ({"input_ids": [1], "sampling_params": {"stop": ["</s>"]}}, "stop: this engine has no tokenizer"),
         ({"input_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n: not implemented"),
-        ({"input_ids": [1], "sampling_params": [1]}, "sampling_params"),
         ({"input_ids": [1], "image_data": "x"}, "image_data: not implemented"),
         ({"input_ids": [1], "logprob_start_len": 0}, "logprob_start_len"),
         ([1], "body"),
@@ -289,15 +281,6 @@ async def test_update_weights_from_disk(client: Client, tiny_model: Path, other_
     assert after["meta_info"]["cached_tokens"] == 0
     assert (await get(client, "/get_weight_version"))["weight_version"] == "v2"
     assert (await get(client, "/model_info"))["model_path"] == str(other_tiny_model)
-
-
-async def test_weights_change_under_a_running_request(client: Client, other_tiny_model: Path) -> None:
-    call = asyncio.create_task(generate(client, **LONG))
-    await running(client, 1)
-    update = {"model_path": str(other_tiny_model), "weight_version": "v2"}
-    await post(client, "/update_weights_from_disk", update)
-    await post(client, "/abort_request", {"abort_all": True})
-    assert (await call)["meta_info"]["weight_version"] == "v2"
 
 
 async def test_requests_go_on_while_weights_are_read(
@@ -443,10 +426,3 @@ def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) ->
             assert process.wait(timeout=20) == 0
         finally:
             process.kill()
-
-
-@pytest.mark.parametrize(("option", "value"), [("--port", "99999"), ("--device", "gpu"), ("--kv-tokens", "-1")])
-def test_an_option_out_of_range_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--model", "nowhere", option, value])
-    assert re.search(rf"argument {option}: .*'{value}'", capsys.readouterr().err)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,15 +161,21 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(REPOSITORY)}
 
 
-@pytest.fixture(scope="session")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    log = tmp_path_factory.mktemp("launcher") / "output.txt"
+@contextmanager
+def start_launcher(code: str, log: Path, *arguments: str) -> Iterator[Launcher]:
+    """Run `code` in a process of its own; what it and its children write goes to `log`."""
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH],
+            [sys.executable, "-c", code, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, cwd=REPOSITORY, env=environment(),
         )  # fmt: skip
         yield Launcher(process, log)
         assert process.stdin is not None
         process.stdin.close()
         process.wait(timeout=120)
+
+
+@pytest.fixture(scope="session")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    with start_launcher(LAUNCH, tmp_path_factory.mktemp("launcher") / "output.txt") as launcher:
+        yield launcher

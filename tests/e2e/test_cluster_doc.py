@@ -14,9 +14,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +22,9 @@ import pytest
 
 from agentic.memagent.world import WORLD
 from tests import kit
+from tests.unit.backends.slime.test_launch import port
+
+__all__ = ["port"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "cluster.md"
@@ -68,25 +68,6 @@ def commands() -> list[str]:
     blocks = re.findall(r"^```bash\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     joined = (re.sub(r" *\\\n *", " ", block) for block in blocks)  # a backslash continues a command
     return [line for block in joined for line in block.splitlines() if line.strip()]
-
-
-class _Ray(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"[]")  # no jobs
-
-    def log_message(self, *_: object) -> None:
-        return None
-
-
-@pytest.fixture
-def dashboard() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Ray)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
 
 
 class Image:
@@ -152,10 +133,10 @@ class Image:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)  # a dozen commands, several of which import torch: 30 s, but not on a busy machine
-def test_the_document_leads_from_nothing_to_a_folder_for_the_hub(tmp_path: Path, dashboard: int) -> None:
+def test_the_document_leads_from_nothing_to_a_folder_for_the_hub(tmp_path: Path, port: int) -> None:
     image = Image(tmp_path)
     for command in commands():
-        image.run(image.adapted(command, dashboard))
+        image.run(image.adapted(command, dashboard=port))
     calls = [json.loads(line) for line in image.calls.read_text().splitlines()]
     assert [call[0] for call in calls] == ["start", "job"]
     card = (image.data / "MemAgent-7B" / "README.md").read_text()

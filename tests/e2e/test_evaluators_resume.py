@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,9 +23,10 @@ from core.runs.files import read_batches, read_json
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
-from core.worlds.start_model import build, train_tokenizer
+from core.worlds import World
+from core.worlds.start_model import build
 
-from .conftest import REPOSITORY, Launcher, environment
+from .conftest import REPOSITORY, Launcher, start_launcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -74,16 +73,8 @@ while line := sys.stdin.readline():
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """Starts evaluators as processes of their own, which note each rollout that they start."""
-    log = tmp_path_factory.mktemp("launcher") / "output.txt"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(FAKE_TAU2)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, cwd=REPOSITORY, env=environment(),
-        )  # fmt: skip
-        yield Launcher(process, log)
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(timeout=120)
+    with start_launcher(LAUNCH, tmp_path_factory.mktemp("launcher") / "output.txt", str(FAKE_TAU2)) as launcher:
+        yield launcher
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +89,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     (folder / "sums.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
     long = folder / "long"
     long.mkdir()
-    build(long, train_tokenizer(["hello"], words=[], tags=[], vocab_size=300), seed=0)
+    build(long, World(corpus=lambda: ["hello"], vocab_size=300).train_tokenizer(), seed=0)
     config = long / "config.json"
     config.write_text(json.dumps({**read_json(config), "max_position_embeddings": 8192}))
     small = ["--threads", "1", "--set", "model.device=cpu"]

@@ -78,14 +78,6 @@ def test_rows_of_a_conversation_hold_the_log_probs_of_a_full_forward(model: Path
     assert kept == {"session": "one", **finished}
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "scripts.serve_gateway", "--port", "0", "--model", str(tmp_path / "none")]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "none" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_gateway_that_is_killed_leaves_no_half_turn(model: Path, tmp_path: Path) -> None:
     """It dies while it samples. The next one gets the conversation as the client has it, and trains its own answer."""
     ids, asked = (40, 41, 42), list[Any]()

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from agentic.toolorchestra.config import PRESETS
 from agentic.toolorchestra.rollout import SPEC
-from benchmarks.heldout.__main__ import main
+from benchmarks.heldout.evaluate import main
 from core.runs.run_folder import RunFolder
 from scripts import download_data
 from tests.kit import answer_health, make_sglang_reply, serve_app

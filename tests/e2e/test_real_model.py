@@ -70,7 +70,7 @@ def test_the_laptop_preset_runs_on_it(smollm2: Path, tmp_path: Path) -> None:
         "optimizer.lr_warmup_steps": 0, "inference.kv_tokens": 3584,
     }  # fmt: skip
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "core.train.command", "memagent", "--preset", "laptop", "--out", str(out)]
+    command = [sys.executable, "-m", "scripts.train", "memagent", "--preset", "laptop", "--out", str(out)]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -48,7 +48,7 @@ def test_a_bundle_replays_bit_for_bit_without_the_run(run: Path, tmp_path: Path)
     config["model"]["path"] = "/absent/model"
     (moved / "config.yaml").write_text(yaml.safe_dump(config))
     drop_sums_of(moved, "config.yaml")
-    command = [sys.executable, "-m", "core.inspect.replay", str(moved), "--reward", "method"]
+    command = [sys.executable, "-m", "scripts.tokentrue", "inspect", "replay", str(moved), "--reward", "method"]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     trained = [record for record in read_jsonl(run / "seed-0/metrics.jsonl") if record["step"] == 3]

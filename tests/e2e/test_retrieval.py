@@ -95,5 +95,5 @@ def test_a_bad_corpus_ends_the_command_with_a_message(tmp_path: Path):
     command = [sys.executable, "-m", "core.retrieval", "--corpus", str(tmp_path / "bad.jsonl"), "--port", "0"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
-    assert "bad.jsonl, line 1: field `contents`" in ended.stderr
+    assert "bad.jsonl, line 1: Object missing required field `contents`" in ended.stderr
     assert "Traceback" not in ended.stderr

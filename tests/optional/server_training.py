@@ -11,12 +11,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from agentic.memagent.rollout import SPEC
 from agentic.memagent.world import KEYS, VALUES, WORLD
@@ -31,7 +34,7 @@ from core.report.stats import mean_ci
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from scripts.tokentrue import main
-from tests.optional.server_checks import TOLERANCE, Result
+from tests.optional.server_checks import TOLERANCE, Result, show
 
 HOST = "127.0.0.1"
 LENGTH = 448
@@ -74,6 +77,28 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of both runs; the one without a server goes on there")
 
 
+def show_server(
+    name: str, run: Callable[[str, Path, Path, Path], list[bool]], make: Callable[[str], LiveServer]
+) -> None:
+    """Be the command of `python -m tests.optional.NAME_cpu`: `run` looks at a server, `make` has one that trains."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.optional.{name}_cpu")
+    parser.add_argument(f"--{name}-python", dest="python", required=True, help="that of the environment of setup.sh")
+    parser.add_argument("--model", type=Path, help="a checkpoint of MemAgent's tiny preset; default: its start model")
+    parser.add_argument("--log", type=Path, help="folder for the servers' logs; default: a temporary one")
+    add_training_options(parser)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads of a server would take the cores of the other
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if args.train:
+            shown = show(compare_trainings(make(args.python), args, folder))
+        else:
+            model = args.model or WORLD.build_model(folder / "model", seed=0)
+            shown = run(args.python, model, folder, args.log or folder)
+    sys.exit(0 if all(shown) else 1)
+
+
 def make_data(folder: Path) -> list[str]:
     """Make the data of run.sh; return the options that name it."""
     keys, values = folder / "keys.txt", folder / "values.txt"
@@ -107,17 +132,8 @@ def compare_trainings(server: LiveServer, options: argparse.Namespace, temporary
     log = (options.log or temporary) / "training.log"
     train_and_kill(server, log, served, [*settings, *start], seeds[0], kill_after=options.steps // 2 + 1)
     for run in (embedded, served):
-        evaluation = [
-            "--lengths",
-            str(LENGTH),
-            "--tasks",
-            str(options.tasks),
-            "--variants",
-            "trained",
-            "--threads",
-            "1",
-        ]
-        tokentrue(["evaluate", "ruler", "--run", str(run), *evaluation, "--concurrency", "128"])
+        evaluation = f"--lengths {LENGTH} --tasks {options.tasks} --variants trained --threads 1 --concurrency 128"
+        tokentrue(["evaluate", "ruler", "--run", str(run), *evaluation.split()])
     return [*compare_scores(embedded, served), *look_at_updates(embedded, served, seeds[0])]
 
 

@@ -90,7 +90,8 @@ class SlimeBridge:
         """
         recipe = self.recipe(args)
         trajectories = [read_trajectory(sample, reward_key(args)) for sample in samples]
-        self._guard.check(trajectories, recipe.health.end_after)
+        if reason := self._guard.check(trajectories, recipe.health.end_after):
+            raise RuntimeError(reason)
         return rows.make_train_data(
             samples,
             recipe.algorithm,
@@ -113,7 +114,9 @@ class SlimeBridge:
         keep = signal or self._dropped_groups >= limit
         self._dropped_groups = 0 if signal else self._dropped_groups + 1
         all_failed = all(trajectory.status == "failed" for trajectory in trajectories)
-        return _filter_output(args, keep, "all_failed" if all_failed else "zero_std")
+        reason = "all_failed" if all_failed else "zero_std"
+        types = framework_of(args).module("rollout.filter_hub.base_types")  # slime counts the reasons of its own type
+        return types.DynamicFilterOutput(keep=keep, reason=None if keep else reason)
 
     def rollout_log(self, rollout_id: int, args: Any, samples: Sequence[SlimeSample]) -> bool:
         """Log failures by name, the method's metrics and the signs of bad health, beside what slime logs itself."""
@@ -206,9 +209,3 @@ async def _open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> LoopRe
         check_roles(method, policies)
         reading = spec.reading_options(recipe)
         return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all(), reading)
-
-
-def _filter_output(args: Any, keep: bool, reason: str) -> Any:
-    """Return slime's own type, so that slime counts the reason."""
-    types = framework_of(args).module("rollout.filter_hub.base_types")
-    return types.DynamicFilterOutput(keep=keep, reason=None if keep else reason)

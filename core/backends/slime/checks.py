@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shutil
 import subprocess
@@ -33,13 +34,17 @@ def find_problems(recipe: Recipe) -> list[str]:
     paths |= {f"sglang.models.{name}.path": model.path for name, model in slime.sglang.models.items()}
     services = {f"slime.services.{name}": url for name, url in slime.services.items()}
     return [
-        *checks.find_relative_paths({f"slime.{key}": path for key, path in paths.items()}),
+        *(
+            f"slime.{key}: {path} is relative, which means another place on each worker; give the whole path"
+            for key, path in paths.items()
+            if not Path(path).is_absolute()
+        ),
         *_sources(slime),
         *_checkpoints(recipe, slime),
         *_model(recipe, slime),
         *checks.find_missing_data(recipe),
         *checks.find_silent_servers(recipe, services, slime.roles),
-        *checks.find_unset_variables("slime.env_from", slime.env_from),
+        *(f"slime.env_from: {name} is not set here; export it" for name in slime.env_from if name not in os.environ),
     ]
 
 

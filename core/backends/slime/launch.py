@@ -19,6 +19,7 @@ from core.backends.slime import checks, flags, job
 from core.config import Recipe, RecipeError, import_functions
 from core.data.files import DataError
 from core.data.hub_sets import locate
+from core.options import show_errors
 from core.rollout.method import method_spec
 from core.runs.inputs import hash_inputs
 from core.runs.run_folder import RunFolder, RunFolderError
@@ -29,25 +30,22 @@ class LaunchError(RuntimeError):
     """Says that the job cannot start; the message lists every reason with its fix."""
 
 
+@show_errors(DataError, OSError, RecipeError, RunFolderError, LaunchError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_training_parser("slime", "vime").parse_args(arguments)
-    try:
-        spec = method_spec(options.method)
-        recipe = choose_framework(spec.load(options.preset, options.overrides), options.backend)
-        import_functions(recipe)
-        paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
-        script = job.write_script(recipe, paths)
-        if options.dry_run:
-            print(script, end="")
-            for line in recipe.list_departures():
-                print(f"departure: {line}", file=sys.stderr)
-            for line in checks.find_open_points(recipe):
-                print(f"fill in: {line}", file=sys.stderr)
-            return 0
-        return start_job(recipe, paths, script, start_ray=options.start_ray, accept_changes=options.accept_changes)
-    except (DataError, OSError, RecipeError, RunFolderError, LaunchError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    spec = method_spec(options.method)
+    recipe = choose_framework(spec.load(options.preset, options.overrides), options.backend)
+    import_functions(recipe)
+    paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
+    script = job.write_script(recipe, paths)
+    if options.dry_run:
+        print(script, end="")
+        for line in recipe.list_departures():
+            print(f"departure: {line}", file=sys.stderr)
+        for line in checks.find_open_points(recipe):
+            print(f"fill in: {line}", file=sys.stderr)
+        return 0
+    return start_job(recipe, paths, script, start_ray=options.start_ray, accept_changes=options.accept_changes)
 
 
 def choose_framework(recipe: Recipe, backend: str) -> Recipe:
@@ -92,7 +90,3 @@ def start_job(
         if no_ray and subprocess.run(shlex.split(ray.start_head)).returncode:
             raise LaunchError(f"Ray did not start, see above: {ray.start_head}")
         return subprocess.run(["bash", str(paths.script)]).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

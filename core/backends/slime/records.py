@@ -16,6 +16,7 @@ from typing import Any
 
 from core.data.files import DataError, task_to_record, write_records
 from core.data.tasks import Notes, iter_tasks
+from core.options import show_errors
 from core.types import Task
 
 
@@ -53,13 +54,10 @@ def describe_source(source: Path, limit: int | None) -> str:
     return f"{source.resolve()} {state.st_size} bytes {state.st_mtime_ns} ns limit {limit}\n"
 
 
+@show_errors(DataError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        count = convert(options.source, options.target, options.limit)
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    count = convert(options.source, options.target, options.limit)
     done = "there already" if count is None else f"{count} tasks of {options.source}"
     print(f"{options.target}: {done}")
     return 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import marshal
 import math
 import os
@@ -20,15 +19,15 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType
 from typing import Any, Literal
 
 from core.sandbox import SandboxUnavailable, fork_server
 from core.sandbox import inside as isolation
-from core.sandbox.backends import CLONE_NUMBERS, check_platform, explain
-from core.sandbox.forked import ForkServer, compile_programs, list_python
+from core.sandbox.backends import CLONE_NUMBERS, check_platform, explain, find_packages, list_mounts, wrap_in_bubblewrap
+from core.sandbox.forked import ForkServer, compile_programs
 from core.sandbox.seccomp import compile_filter
 from core.sandbox.workspace import inside, preloaded
 from core.sandbox.workspace.base import (
@@ -39,11 +38,9 @@ from core.sandbox.workspace.base import (
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
-    check_result,
     receive_listener,
 )
 from core.sandbox.workspace.forked import CHANNEL, ForkedWorkspace, fork_workspace
-from core.sandbox.workspace.programs import GET, PUT
 
 Isolation = Literal["bubblewrap", "landlock"]
 
@@ -53,6 +50,7 @@ PACKAGES = ("pytest", "numpy")
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_PYTHON = () if sys.base_prefix.startswith("/usr") else (f"{sys.base_prefix}/bin", f"{sys.base_prefix}/lib")
 _REASONS: tuple[Reason, ...] = ("exit", "timeout", "output_limit")
 _STOP_S = 5.0
 
@@ -97,14 +95,13 @@ class IsolatedWorkspace(RepositoryWorkspace):
                 await self._enclose(CHANNEL if self.serves else None)
             else:
                 await self._start_bubblewrap(channel)
-                await self._enclose(channel.fileno() if self.serves else None, _load_programs())
+                await self._enclose(channel.fileno() if self.serves else None, compile_programs(isolation, inside))
             if self.serves:
                 self.listener = receive_listener(host)
 
     async def _start_bubblewrap(self, channel: socket.socket) -> None:
-        python = list_python()
         command = asyncio.create_subprocess_exec(
-            *self._wrap(python),
+            *wrap_in_bubblewrap(self._list_mounts(), ["/tmp", self.workdir]),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -145,17 +142,11 @@ class IsolatedWorkspace(RepositoryWorkspace):
             await self.stop()
             raise WorkspaceUnavailable(f"{self.backend}: {explain(problem.decode(errors='replace'))}")
 
-    def _wrap(self, python: list[str]) -> list[str]:
-        """Return the command that starts `python` under bubblewrap."""
-        binds = [word for source, target in self._list_mounts() for word in _bind(source, target)]
-        return [
-            shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1",
-            "--cap-add", "CAP_SYS_ADMIN", *binds, "--dir", "/tmp", "--dir", self.workdir,
-            "--ro-bind", python[0], python[0], "--chdir", "/tmp", *python,
-        ]  # fmt: skip
-
     def _list_mounts(self) -> list[tuple[str, str]]:
-        return [*list_mounts(), *((os.path.realpath(path), path) for path in self.paths)]
+        return [
+            *list_mounts((*_SYSTEM, *_DEVICES, *_PYTHON), PACKAGES),
+            *((os.path.realpath(path), path) for path in self.paths),
+        ]
 
     async def exec(
         self, command: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
@@ -202,15 +193,6 @@ class IsolatedWorkspace(RepositoryWorkspace):
         if reason >= len(_REASONS):
             raise WorkspaceError("lost", stderr.decode(errors="replace"))
         return CommandResult(_REASONS[reason], code, stdout, stderr, seconds)
-
-    async def put(self, path: str, content: bytes) -> None:
-        stdin = marshal.dumps((path, content))
-        check_result("put", await self.run_python(PUT, stdin, timeout_s=self.limits.start_timeout_s))
-
-    async def get(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        timeout_s = self.limits.start_timeout_s
-        result = await self.run_python(GET, marshal.dumps(path), timeout_s=timeout_s, output_bytes=max_bytes)
-        return check_result("get", result)
 
     async def interrupt(self) -> None:
         if self._turn.locked() and self._process is not None and self._process.stdin is not None:
@@ -264,40 +246,13 @@ def choose_backend() -> Isolation:
 
 def make_environment() -> dict[str, str]:
     """Return the variables of every command: Python and its libraries are found, and nothing of ours is told."""
-    packages = ":".join(target for _, target in _package_mounts())
+    packages = ":".join(f"/packages{number}" for number in range(len(find_packages(PACKAGES))))
     return ENVIRONMENT | {"PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": packages}
-
-
-@cache
-def list_mounts() -> tuple[tuple[str, str], ...]:
-    """List (path on the host, path in the workspace) of the system's programs, Python and packages, all read-only."""
-    python = () if sys.base_prefix.startswith("/usr") else (f"{sys.base_prefix}/bin", f"{sys.base_prefix}/lib")
-    paths = [path for path in (*_SYSTEM, *_DEVICES, *python) if os.path.exists(path)]
-    return (*((os.path.realpath(path), path) for path in paths), *_package_mounts())
-
-
-@cache
-def _package_mounts() -> tuple[tuple[str, str], ...]:
-    specs = (importlib.util.find_spec(name) for name in PACKAGES)
-    folders = dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin)
-    return tuple((os.path.realpath(folder), f"/packages{number}") for number, folder in enumerate(folders))
-
-
-@cache
-def _load_programs() -> bytes:
-    """Return the programs of a workspace that is not forked, compiled once."""
-    return compile_programs(isolation, inside)
 
 
 @lru_cache(64)
 def _compile(code: str) -> CodeType:
     return compile(code, "<workspace>", "exec", dont_inherit=True)
-
-
-def _bind(source: str, target: str) -> tuple[str, ...]:
-    if source == "/proc":  # bubblewrap's own, of the new PID namespace
-        return "--proc", target
-    return ("--dev-bind" if target.startswith("/dev/") else "--ro-bind", source, target)
 
 
 def _kill_inside(pid: int) -> None:

@@ -1,25 +1,6 @@
 """Holds Python code that runs in workspaces: it does at once what takes a shell several programs.
 
-Each reads marshalled arguments from stdin.
-"""
-
-PUT = """
-import marshal, os, sys
-path, content = marshal.load(sys.stdin.buffer)
-if folder := os.path.dirname(path):
-    os.makedirs(folder, exist_ok=True)
-with open(path, "wb") as file:
-    file.write(content)
-"""
-
-GET = """
-import marshal, os, sys
-path = marshal.load(sys.stdin.buffer)
-if not os.path.isfile(path):
-    raise OSError(f"{path} is no file")
-with open(path, "rb") as file:
-    sys.stdout.buffer.write(file.read())
-sys.stdout.buffer.flush()
+The second reads from stdin what the first has written.
 """
 
 PACK = """

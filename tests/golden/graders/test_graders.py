@@ -165,6 +165,7 @@ async def test_all_graders_give_the_verdict_of_the_policy(pair: Pair) -> None:
         r"\boxed{25} <think> \boxed{25}</think> no",
         "",
         r"\boxed{2",
+        r"\boxed 25}",
     ],
 )
 async def test_thoughts_are_no_answers_and_neither_is_an_unfinished_box(name: str, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -58,34 +59,30 @@ async def compare(name: str, run: RunAgent, make_local: Any, make_remote: Any) -
     assert local.turns == (await gateway.finish_session(name)).turns
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
-async def test_a_langgraph_agent_has_the_turns_that_it_has_over_http(name: str) -> None:
+def in_langgraph() -> tuple[RunAgent, Any, Any]:
     kit.require(find_spec("langchain") and find_spec("langchain_openai"), LANGGRAPH)
     from langchain_openai import ChatOpenAI
 
     from core.gateway.langchain_model import SessionChatModel
 
-    await compare(
-        name,
-        run_langgraph,
-        lambda session: SessionChatModel(session=session),
-        lambda url: ChatOpenAI(model="policy", base_url=url, api_key="-"),
-    )
+    over_http = partial(ChatOpenAI, model="policy", api_key="-")
+    return run_langgraph, lambda session: SessionChatModel(session=session), lambda url: over_http(base_url=url)
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
-async def test_a_strands_agent_has_the_turns_that_it_has_over_http(name: str) -> None:
+def in_strands() -> tuple[RunAgent, Any, Any]:
     kit.require(find_spec("strands") and find_spec("openai"), STRANDS)
     from strands.models.openai import OpenAIModel
 
     from core.gateway.strands_model import SessionModel
 
-    await compare(
-        name,
-        run_strands,
-        SessionModel,
-        lambda url: OpenAIModel(client_args={"base_url": url, "api_key": "-"}, model_id="policy"),
-    )
+    over_http = partial(OpenAIModel, model_id="policy")
+    return run_strands, SessionModel, lambda url: over_http(client_args={"base_url": url, "api_key": "-"})
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.parametrize("framework", [in_langgraph, in_strands])
+async def test_an_agent_has_the_turns_that_it_has_over_http(name: str, framework: Any) -> None:
+    await compare(name, *framework())
 
 
 async def test_a_langgraph_agent_is_told_of_a_full_context_and_sums_up() -> None:

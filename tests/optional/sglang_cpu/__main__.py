@@ -11,14 +11,11 @@ Prints one line for each thing shown; status 1 if one of them failed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -27,15 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import torch
 
-from agentic.memagent.world import WORLD
-from core.policy.server_process import serve
+from core.policy.server_process import find_free_port, serve
 from core.policy.sglang import SGLangPolicy
 from tests.contract.conftest import SIZES
 from tests.kit import save_model
 from tests.optional import server_checks as checks
-from tests.optional.server_training import LiveServer, add_training_options, compare_trainings
+from tests.optional.server_training import LiveServer, show_server
 
 CONTRACT_CONTEXT = 2048
 ON_CPU = (
@@ -43,26 +38,6 @@ ON_CPU = (
     "--disable-overlap-schedule --disable-cuda-graph --mem-fraction-static 0.2 --max-total-tokens 32768 "
     "--max-running-requests 32 --skip-server-warmup"
 ).split()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.optional.sglang_cpu")
-    parser.add_argument("--sglang-python", required=True, help="the interpreter of the environment of setup.sh")
-    parser.add_argument("--model", type=Path, help="a checkpoint of MemAgent's tiny preset; default: its start model")
-    parser.add_argument("--log", type=Path, help="folder for the servers' logs; default: a temporary one")
-    add_training_options(parser)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads of a server would take the cores of the other
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if args.train:
-            server = LiveServer("sglang", args.sglang_python, (*ON_CPU, "--max-running-requests", "128"))
-            shown = checks.show(compare_trainings(server, args, folder))
-        else:
-            model = args.model or WORLD.build_model(folder / "model", seed=0)
-            shown = run(args.sglang_python, model, folder, args.log or folder)
-    sys.exit(0 if all(shown) else 1)
 
 
 def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
@@ -114,7 +89,7 @@ async def look_at_aborts(url: str) -> list[checks.Result]:
 @contextmanager
 def router(python: str, workers: Sequence[str], log: Path) -> Iterator[str]:
     """SGLang's router in front of `workers`, once it knows them all. Its policy `manual` goes by the session."""
-    ports = [find_free_port() for _ in range(2)]
+    ports = [find_free_port("127.0.0.1") for _ in range(2)]
     url = f"http://127.0.0.1:{ports[0]}"
     command = [python, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--policy", "manual"]
     command += ["--port", str(ports[0]), "--prometheus-port", str(ports[1]), "--worker-urls", *workers]
@@ -140,11 +115,5 @@ def listing(router_url: str) -> bytes:
         return b""
 
 
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 if __name__ == "__main__":
-    main()
+    show_server("sglang", run, lambda python: LiveServer("sglang", python, (*ON_CPU, "--max-running-requests", "128")))

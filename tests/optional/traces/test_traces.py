@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from core.config import Recipe
 from core.inspect import traces
 from core.runs.record import read_rollouts
 from core.runs.trackers import open_trackers
+from tests import kit
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install mlflow")
 
 
 def test_mlflow_reads_back_what_the_record_says(run: Path) -> None:
-    trackers = open_trackers(["mlflow"], run / "seed-0", run_name="run-seed-0", project="memagent", config={"a": 1})
+    recipe = kit.make_recipe(Recipe, method="memagent", run={"steps": 1, "trackers": ["mlflow"]})
+    trackers = open_trackers(recipe, run / "seed-0", "run-seed-0")
     for step in (1, 2):
         trackers.log(step, {"train/reward": 0.25 * step})
     trackers.close()

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from core.config import Recipe
 from core.inspect import traces
 from core.runs.record import read_rollouts
 from core.runs.trackers import open_trackers
+from tests import kit
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 wandb = pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
@@ -56,7 +58,8 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 def test_wandb_holds_what_the_record_says(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")  # nobody listens there, and nobody is asked
-    trackers = open_trackers(["wandb"], run / "seed-0", run_name="run-seed-0", project="memagent", config={"a": 1})
+    recipe = kit.make_recipe(Recipe, method="memagent", run={"steps": 1, "trackers": ["wandb"]})
+    trackers = open_trackers(recipe, run / "seed-0", "run-seed-0")
     for step in (1, 2):
         trackers.log(step, {"train/reward": 0.25 * step})
     trackers.close()

@@ -11,17 +11,12 @@ Prints one line for each thing shown; status 1 if one of them failed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
-import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import aiohttp
-import torch
 
-from agentic.memagent.world import WORLD
 from core.engine import weights
 from core.policy.base import PolicyError
 from core.policy.server_process import serve
@@ -31,7 +26,7 @@ from core.train.rollout_engine import make_check
 from tests.contract.conftest import VLLM_SIZES
 from tests.kit import count_vllm_requests, save_model
 from tests.optional import server_checks as checks
-from tests.optional.server_training import LiveServer, add_training_options, compare_trainings
+from tests.optional.server_training import LiveServer, show_server
 
 CONTRACT_CONTEXT = 2048
 ON_CPU = "--dtype float32 --enforce-eager --max-num-seqs 32 --block-size 32 --no-enable-chunked-prefill".split()
@@ -48,38 +43,13 @@ ENVIRONMENT = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.optional.vllm_cpu")
-    parser.add_argument("--vllm-python", required=True, help="the interpreter of the environment of setup.sh")
-    parser.add_argument("--model", type=Path, help="a checkpoint of MemAgent's tiny preset; default: its start model")
-    parser.add_argument("--log", type=Path, help="folder for the servers' logs; default: a temporary one")
-    add_training_options(parser)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if args.train:
-            server = LiveServer("vllm", args.vllm_python, (*ON_CPU, "--max-num-seqs", "128"), ENVIRONMENT, VLLM)
-            shown = checks.show(compare_trainings(server, args, folder))
-        else:
-            model = args.model or WORLD.build_model(folder / "model", seed=0)
-            shown = run(args.vllm_python, model, folder, args.log or folder)
-    sys.exit(0 if all(shown) else 1)
-
-
 def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
     """Start the servers one after the other and show everything; for each thing whether it held."""
     shown: list[bool] = []
 
     def start(model: Path, log: str, *args: str, **environment: str) -> AbstractContextManager[str]:
-        return serve(
-            "vllm",
-            str(model),
-            log=logs / log,
-            args=[*ON_CPU, *args],
-            python=python,
-            environment={**ENVIRONMENT, **environment},
-        )
+        every = {**ENVIRONMENT, **environment}
+        return serve("vllm", str(model), log=logs / log, args=[*ON_CPU, *args], python=python, environment=every)
 
     endless = save_model(folder / "endless", seed=0, **VLLM_SIZES)
     with start(endless, "contract.log", "--skip-tokenizer-init", "--max-model-len", str(CONTRACT_CONTEXT)) as url:
@@ -133,4 +103,6 @@ async def look_at_aborts(url: str) -> list[checks.Result]:
 
 
 if __name__ == "__main__":
-    main()
+    show_server(
+        "vllm", run, lambda python: LiveServer("vllm", python, (*ON_CPU, "--max-num-seqs", "128"), ENVIRONMENT, VLLM)
+    )

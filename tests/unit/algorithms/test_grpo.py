@@ -116,14 +116,6 @@ def test_pack_without_a_trained_token_has_a_loss_of_zero_that_can_go_backward() 
     assert {value.item() for value in stats.values()} == {0}
 
 
-def test_statistics_are_only_those_that_could_be_computed_and_carry_no_gradient() -> None:
-    logprobs = torch.ones(3, requires_grad=True)
-    loss, stats = grpo_loss(**arguments(logprobs_T=logprobs, ref_logprobs_T=None, entropy_T=None))
-    assert loss.requires_grad
-    assert stats.keys() == {"loss", "pg_loss", "pg_clipfrac", "ppo_kl", "train_rollout_logprob_abs_diff"}
-    assert not any(value.requires_grad for value in stats.values())
-
-
 def test_without_kl_coefficient_the_reference_is_only_reported() -> None:
     with_reference, stats = grpo_loss(**arguments(ref_logprobs_T=torch.zeros(3)))
     without, _ = grpo_loss(**arguments(ref_logprobs_T=None))
@@ -136,27 +128,19 @@ def test_missing_inputs_are_named() -> None:
         grpo_loss(**arguments(ref_logprobs_T=None, config=GRPOConfig(kl_loss_coef=0.1)))
     with pytest.raises(ValueError, match=r"entropy_coef is 0\.1, but no entropy"):
         grpo_loss(**arguments(entropy_T=None, config=GRPOConfig(entropy_coef=0.1)))
-    with pytest.raises(ValueError, match=r"'mask_T': \(1,\)"):
-        grpo_loss(**arguments(mask_T=torch.ones(1)))
-    with pytest.raises(ValueError, match="flat"):
-        grpo_loss(**{name: x if name == "config" else x.reshape(1, 3) for name, x in arguments().items()})
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("clip_ratio_low", 0.0),
-        ("clip_ratio_low", 1.5),
         ("clip_ratio_high", -0.1),
-        ("clip_ratio_high", math.nan),
         ("clip_ratio_c", 1.0),
         ("kl_loss_coef", -0.001),
-        ("kl_loss_coef", math.nan),
         ("kl_loss_type", "k4"),
         ("entropy_coef", math.inf),
         ("tis", (2.0, 0.5)),
         ("tis", (0.2, 0.28)),
-        ("tis", (1.0,)),
         ("tis_mode", "truncate"),
     ],
 )

@@ -9,9 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from core.algorithms.losses import clipped_policy_loss, kl_penalty, tis_weights
+from core.algorithms.losses import clipped_policy_loss, kl_penalty
 
 log_ratios = st.floats(-5, 5)
 advantages = st.floats(-3, 3)
@@ -61,17 +60,6 @@ def test_on_policy_gradient_is_minus_the_advantage_even_if_old_is_the_same_tenso
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [-0.5, 1.5]
     assert not clipped.any()
-
-
-def weights(mode: str) -> Tensor:
-    old = torch.tensor([0.1, 0.5, 1.0, 2.0, 9.0]).log().requires_grad_()
-    return tis_weights(old, torch.zeros(5), low=0.5, high=2.0, mode=mode)  # type: ignore[arg-type]
-
-
-def test_tis_clamps_and_icepop_drops() -> None:
-    torch.testing.assert_close(weights("clamp"), torch.tensor([0.5, 0.5, 1.0, 2.0, 2.0]))
-    torch.testing.assert_close(weights("mask"), torch.tensor([0.0, 0.5, 1.0, 2.0, 0.0]))
-    assert not weights("clamp").requires_grad
 
 
 @pytest.mark.parametrize("kind", ["k1", "k3"])

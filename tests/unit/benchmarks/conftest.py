@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.world import WORLD
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell
+from benchmarks.harness.samples import Sample
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import load_tokenizer
 from core.types import Sampling
 
 Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
@@ -38,6 +37,15 @@ CELL = EvalCell(
 )
 
 
+def make_sample(task_id: str, repeat: int, **fields: Any) -> Sample:
+    """Return a sample of one turn; `fields` are those that differ."""
+    known: dict[str, Any] = {
+        "status": "completed", "failure": None, "reward": 0.0, "turns": 1, "sampled_tokens": 0, "policy_tokens": 0,
+        "metrics": {}, "log": {}, "graded": {}, "session": 1, "elapsed": 0.0, "cpu_elapsed": 0.0,
+    }  # fmt: skip
+    return Sample(task_id, repeat, **{**known, **fields})
+
+
 class ScriptedModels(EvalModels):
     """Models whose policy is scripted; `opened` lists the models in the order in which cells asked for them."""
 
@@ -52,23 +60,13 @@ class ScriptedModels(EvalModels):
         return self.scripted_tokenizer or super().tokenizer(model)
 
     def limit(self, model: str) -> int:
-        return self._context or 1024
+        return self.context or 1024
 
     @asynccontextmanager
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
         self.opened.append(model)
         self.contexts.append(context)
         yield ScriptedPolicy(self.respond)
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return WORLD.build_model(tmp_path_factory.mktemp("tiny"), seed=0)
-
-
-@pytest.fixture(scope="session")
-def tokenizer(model: Path) -> Any:
-    return load_tokenizer(model)
 
 
 @pytest.fixture

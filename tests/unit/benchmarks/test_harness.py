@@ -88,14 +88,6 @@ async def test_finished_samples_are_not_run_again_and_more_repeats_add(folder: R
     assert {rollout.step for rollout in read_rollouts(SampleLog(folder, cell).path)} == {2}
 
 
-async def test_a_line_torn_by_a_crash_is_one_sample_to_run(folder: RunFolder) -> None:
-    first, _ = await run(folder)
-    path = SampleLog(folder, CELL).path
-    path.write_bytes(path.read_bytes()[:-10])
-    again, rollouts = await run(folder)
-    assert (rollouts, again.scores) == (1, first.scores)
-
-
 async def test_time_is_the_sum_over_the_sessions(folder: RunFolder) -> None:
     await run(folder)
     result, _ = await run(folder, replace(CELL, repeats=3))

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from core.data.tasks import read_tasks
 from core.retrieval.corpus import Corpus
 from core.types import Task
 from scripts import download_data
+from tests import kit
 
 QUESTION = "Answer: what is $1 + 1$, Remember?"
+DAPO = "dapo-math-17k"
 
 
 def dapo(question: str, label: str, prefix: str = DAPO_PREFIXES[0]) -> dict[str, object]:
@@ -60,20 +63,21 @@ def test_dapo_is_read_from_a_local_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "rows", "message"),
+    ("name", "records", "rows", "message"),
     [
-        ([dapo(QUESTION, "1/2")], 1, "dapo-math-17k-0: the label '1/2' does not match"),
-        ([dapo(QUESTION, "3"), {"prompt": QUESTION, "label": "3"}], 2, "dapo-math-17k-1: the question is not enclosed"),
-        ([dapo(QUESTION, "3")], None, "1 records, 17,398 expected"),
+        (DAPO, [dapo(QUESTION, "1/2")], 1, "dapo-math-17k-0: the label '1/2' does not match"),
+        (DAPO, [dapo(QUESTION, "3"), {"prompt": QUESTION, "label": "3"}], 2, "-1: the question is not enclosed"),
+        (DAPO, [dapo(QUESTION, "3")], None, "1 records, 17,398 expected"),
+        *(("aime25", [{"problem": "Find it.", "answer": n}], 1, "does not match") for n in ("1000", "-1", "x")),
     ],
 )
 def test_data_that_differs_from_the_published_set_is_refused(
-    tmp_path: Path, records: list[dict[str, object]], rows: int | None, message: str
+    tmp_path: Path, name: str, records: list[dict[str, object]], rows: int | None, message: str
 ) -> None:
-    source = write(tmp_path / "dapo.jsonl", records)
+    source = write(tmp_path / "source.jsonl", records)
     with pytest.raises(DataError, match=message):
-        prepare("dapo-math-17k", tmp_path / "data", source, rows)
-    assert not (tmp_path / "data" / "dapo-math-17k.jsonl").exists()
+        prepare(name, tmp_path / "data", source, rows)
+    assert not (tmp_path / "data" / f"{name}.jsonl").exists()
 
 
 @pytest.mark.parametrize("field", ["answer", "expected_answer"])
@@ -87,13 +91,6 @@ def test_records_of_the_hub_become_problems(monkeypatch: pytest.MonkeyPatch, tmp
     (path,) = prepare("aime24", tmp_path)
     tasks = read_tasks(path, require_context=False)
     assert (len(tasks), tasks[2].task_id, tasks[2].answers) == (30, "62", ("002",))
-
-
-@pytest.mark.parametrize("answer", ["1000", "-1", "x"])
-def test_an_impossible_answer_of_the_aime_is_refused(tmp_path: Path, answer: str) -> None:
-    source = write(tmp_path / "aime.jsonl", [{"problem": "Find it.", "answer": answer}])
-    with pytest.raises(DataError, match="does not match"):
-        prepare("aime25", tmp_path / "data", source, rows=1)
 
 
 def test_frames_is_read_in_both_its_formats(tmp_path: Path) -> None:
@@ -183,11 +180,7 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A repository of two essays and two questions of SQuAD; its later commit is not the published one."""
     folder = tmp_path / "repository"
 
-    def git(*command: str) -> str:
-        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
-        words = ["git", "-C", str(folder), *identity, *command]
-        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
-
+    git = partial(kit.git, folder)
     essays, squad = SETS["essays"], SETS["squad"]
     assert isinstance(essays, GitFiles)
     assert isinstance(squad, GitFiles)

@@ -128,16 +128,6 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tasks
 
 
 RELEASED = {"index": 7, "category": "qa", "problem": "Who?", "answer": "Bob", "tools": [], "pref_vec": {"cost": 1.0}}
-SEED = {"problem": "Who?", "answer": "Bob", "tools": [], "metadata": {"eid": "e7", "category": "qa", "pref_vec": {}}}
-
-
-@pytest.mark.parametrize(("record", "name"), [(RELEASED, "7"), (SEED, "e7")])
-def test_orchestration_records_keep_their_metadata(record: dict[str, Any], name: str, tmp_path: Path) -> None:
-    (task,) = read_tasks(write_lines(tmp_path / "x.jsonl", record), require_context=False)
-    assert (task.task_id, task.question, task.answers) == (name, "Who?", ("Bob",))
-    assert task.metadata["category"] == "qa"
-    assert "pref_vec" in task.metadata
-    assert task.metadata["tools"] == []
 
 
 @pytest.mark.parametrize(

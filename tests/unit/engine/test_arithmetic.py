@@ -32,8 +32,3 @@ def test_the_probe_leaves_threads_and_random_numbers_alone(qwen2):
     assert "GFLOP/s at 16/64/256 rows" in reason
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_model_loads_in_the_chosen_format(qwen2, monkeypatch):
-    monkeypatch.setattr(weights, "choose_dtype", lambda config, device: ("bfloat16", "it is fast"))
-    assert weights.load(qwen2, "auto", "cpu").dtype == torch.bfloat16

@@ -36,17 +36,6 @@ def check(request: Request, folder: Path, reference) -> None:  # type: ignore[no
     torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=TOLERANCE, rtol=0)
 
 
-def test_batch_of_uneven_requests(any_model, reference):
-    engine = make_engine(any_model, max_num_seqs=8)
-    requests = [
-        engine.submit(prompt(3 + 7 * i, i), Sampling(temperature=0.5 + 0.1 * i, max_new_tokens=5 + i, seed=i))
-        for i in range(12)
-    ]
-    drain(engine)
-    for request in requests:
-        check(request, any_model, reference)
-
-
 def test_group_prefills_its_prompt_once(any_model, reference):
     engine = make_engine(any_model)
     shared = prompt(65)
@@ -59,20 +48,6 @@ def test_group_prefills_its_prompt_once(any_model, reference):
     for request in requests:
         check(request, any_model, reference)
     assert len({request.completion.token_ids for request in requests}) > 1
-
-
-def test_decode_steps_go_on_while_a_long_prompt_is_computed_in_parts(qwen2, reference):
-    model = weights.load(qwen2, device="cpu").eval()
-    engine = Engine(model, max_model_len=128, kv_tokens=128 * 4, max_prefill_tokens=16)
-    first = engine.submit(prompt(10), Sampling(max_new_tokens=20, seed=0))
-    engine.step()
-    second = engine.submit(prompt(100, 1), Sampling(max_new_tokens=5, seed=1))
-    for done in range(1, 7):
-        engine.step()
-        assert (len(first.output_ids), second.computed, second.output_ids) == (1 + done, 16 * done, [])
-    drain(engine)
-    for request in (first, second):
-        check(request, qwen2, reference)
 
 
 def test_session_reuses_its_own_completion(any_model, reference):
@@ -128,21 +103,6 @@ def test_a_released_cache_gives_its_memory_back(qwen2):
     assert resident_bytes() < before + size / 10
 
 
-def test_a_request_goes_on_after_its_cache_was_released(qwen2, reference):
-    engine = make_engine(qwen2)
-    requests = [engine.submit(prompt(30, i), Sampling(max_new_tokens=12, seed=i)) for i in range(3)]
-    for _ in range(5):
-        engine.step()
-    engine.release_cache()
-    assert engine.stats().num_waiting == 3
-    engine.step()
-    engine.abort(requests[0].request_id)  # frees its pages, outside of a step
-    drain(engine)
-    for request in requests:
-        check(request, qwen2, reference)
-    assert [len(request.output_ids) for request in requests] == [6, 12, 12]
-
-
 def test_same_seed_same_tokens_whatever_else_runs(qwen2):
     alone = make_engine(qwen2)
     wanted = [alone.submit(prompt(20, i), Sampling(max_new_tokens=15, seed=i)) for i in range(3)]
@@ -155,23 +115,6 @@ def test_same_seed_same_tokens_whatever_else_runs(qwen2):
     again = [crowd.submit(prompt(20, i), Sampling(max_new_tokens=15, seed=i)) for i in range(3)]
     drain(crowd)
     assert [r.completion.token_ids for r in wanted] == [r.completion.token_ids for r in again]
-
-
-def test_abort_keeps_what_there_is_and_frees_the_place(qwen2, reference):
-    engine = make_engine(qwen2, max_num_seqs=2)
-    first, second, third = (engine.submit(prompt(10, i), Sampling(max_new_tokens=30, seed=i)) for i in range(3))
-    for _ in range(4):
-        engine.step()
-    engine.abort(first.request_id)
-    engine.abort(third.request_id)  # still waiting
-    drain(engine)
-    assert first.completion.finish_reason == "abort"
-    assert len(first.completion.token_ids) == 4
-    assert third.completion.finish_reason == "abort"
-    assert third.completion.token_ids == ()
-    check(first, qwen2, reference)
-    check(second, qwen2, reference)
-    assert engine.stats().num_running == engine.stats().num_waiting == 0
 
 
 def test_bfloat16_stays_close(qwen2, reference):

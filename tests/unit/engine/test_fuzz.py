@@ -46,6 +46,7 @@ class Orders:
         )
         self.current = 0
         self.sampled_by: dict[Request, list[int]] = {}
+        self.ended: list[Request] = []
         self.prompts = [self.draw(rng.randint(1, self.max_len - 4)) for _ in range(3)]
 
     def draw(self, count: int) -> list[int]:
@@ -70,12 +71,13 @@ class Orders:
         self.sampled_by[request] = []
 
     def step(self) -> None:
-        self.engine.step()
+        self.ended += self.engine.step()
         for request, versions in self.sampled_by.items():
             versions += [self.current] * (len(request.output_ids) - len(versions))
 
     def abort(self) -> None:
-        self.engine.abort(self.rng.choice(list(self.sampled_by)).request_id)
+        aborted = self.engine.abort(self.rng.choice(list(self.sampled_by)).request_id)
+        self.ended += [aborted] if aborted else []
 
     def set_weights(self) -> None:
         self.current = 1 - self.current
@@ -94,6 +96,9 @@ class Orders:
                 self.submit()
             else:
                 self.rng.choices(list(orders), list(orders.values()))[0]()
+            stats = self.engine.stats()
+            assert stats.num_running + stats.num_waiting + len(self.ended) == len(self.sampled_by)
+        assert set(self.ended) == set(self.sampled_by)
         assert count_idle(self.engine.cache) == self.engine.cache.pages
 
 

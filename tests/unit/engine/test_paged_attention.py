@@ -12,13 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.engine import attention, graphs
-from core.engine.engine import Engine
-from core.engine.graphs import DecodeGraphs
+from core.engine import attention
 from tests import kit
 from tests.unit.conftest import MODEL_CONFIG
 from tests.unit.engine.test_attention import check
-from tests.unit.engine.test_graphs import complete_all, run_again
+from tests.unit.engine.test_graphs import check_recorded_steps
 
 pytest.importorskip("triton", reason=kit.TRITON)
 import triton
@@ -108,15 +106,7 @@ def test_the_engine_attends_with_it(interpreted, monkeypatch, lengths):
 
 
 def test_recorded_steps_attend_with_it(interpreted, monkeypatch, qwen2):
-    options: dict[str, Any] = {"device": "cpu", "max_model_len": 128, "kv_tokens": 1024, "max_num_seqs": 9}
-    wanted = complete_all(Engine.from_pretrained(qwen2, **options), 4)
-    monkeypatch.setattr(graphs, "record", run_again)
-    monkeypatch.setattr(attention, "_find_page_kernel", lambda _: attend_pages)
-    engine = Engine.from_pretrained(qwen2, **options)
-    engine.graphs = DecodeGraphs(engine._decode_tokens, CPU, engine.vocab_size, 9)
-    for ours, theirs in zip(complete_all(engine, 4), wanted, strict=True):
-        assert ours.token_ids == theirs.token_ids
-        torch.testing.assert_close(torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), atol=1e-5, rtol=0)
+    check_recorded_steps(qwen2, monkeypatch, {"_find_page_kernel": lambda _: attend_pages}, 4)
 
 
 def test_the_probe_takes_the_kernel_and_no_other_format(interpreted):

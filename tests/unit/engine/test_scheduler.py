@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import torch
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from core.engine.cache import PagedCache
-from core.engine.engine import Engine
 from core.engine.scheduler import Request, Scheduler
 from core.types import Sampling
-from tests.unit.conftest import MODEL_CONFIG, complete, compute, count_idle, read_stamps, stamps
+from tests.unit.conftest import MODEL_CONFIG, compute, count_idle, read_stamps, stamps
 
 SEQUENCES, PAGES, PAGE, BUDGET = 3, 12, 4, 10
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=16).map(tuple)
@@ -144,59 +142,3 @@ def test_a_long_prompt_is_computed_in_parts_while_others_decode():
             if request.computed == request.length:
                 scheduler.remove(request)
     assert seen == [[("r0", 10)], [("r0", 10)], [("r0", 5)], [("r1", 6)]]
-
-
-ORDERS = st.lists(
-    st.one_of(
-        st.tuples(st.just("submit"), st.integers(0, 7)),
-        st.tuples(st.just("step"), st.integers(1, 4)),
-        st.tuples(st.just("abort"), st.integers(0, 30)),
-        st.tuples(st.just("new_weights"), st.just(0)),
-    ),
-    min_size=1,
-    max_size=30,
-)
-_alone: dict[int, tuple[int, ...]] = {}
-
-
-def call(number: int) -> tuple[list[int], Sampling, str | None]:
-    """Eight calls: lengths differ, half share a long prefix, some have a session."""
-    shared = list(range(20)) if number % 2 else []
-    prompt = [*shared, *range(30 + number, 33 + 3 * number)]
-    return prompt, Sampling(max_new_tokens=2 + number, seed=number), "s" if number % 3 == 0 else None
-
-
-def tokens_alone(folder: Path, number: int) -> tuple[int, ...]:
-    if number not in _alone:
-        _alone[number] = complete(folder, *call(number)[:2]).token_ids
-    return _alone[number]
-
-
-@settings(max_examples=30, deadline=None)
-@given(orders=ORDERS)
-def test_each_request_ends_once_with_the_tokens_it_has_alone(qwen2, orders):
-    engine = Engine.from_pretrained(qwen2, device="cpu", max_model_len=64, kv_tokens=64 * 3)
-    numbers: dict[str, int] = {}
-    ended: list[Request] = []
-    for order, argument in orders:
-        if order == "submit":
-            numbers[engine.submit(*call(argument)).request_id] = argument
-        elif order == "abort":
-            aborted = engine.abort(f"r{argument}")
-            ended += [aborted] if aborted else []
-        elif order == "new_weights":
-            engine.adopt_weights("0")  # the same ones, so that the tokens stay
-        else:
-            for _ in range(argument):
-                ended += engine.step()
-        stats = engine.stats()
-        assert stats.num_running + stats.num_waiting + len(ended) == len(numbers)
-    while engine.has_work():
-        ended += engine.step()
-    assert sorted(request.request_id for request in ended) == sorted(numbers)
-    for request in ended:
-        assert request.completion is not None
-        expected = tokens_alone(qwen2, numbers[request.request_id])
-        got = request.completion.token_ids
-        assert got == expected[: len(got)]
-        assert request.completion.finish_reason == "abort" or got == expected

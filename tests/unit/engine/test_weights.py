@@ -22,17 +22,19 @@ def folder(qwen2: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(qwen2, tmp_path / "broken"))
 
 
-def shard(folder: Path) -> list[str]:
-    """Cut the weights of `folder` into two files with an index; returns their names."""
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def shard(folder: Path) -> None:
+    """Cut the weights of `folder` into two files with an index."""
     tensors = load_file(folder / "model.safetensors")
     names = sorted(tensors)
-    halves = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    halves = {SHARDS[0]: names[::2], SHARDS[1]: names[1::2]}
     for file, part in halves.items():
         save_file({name: tensors[name] for name in part}, folder / file)
     index = {"metadata": {}, "weight_map": {name: file for file, part in halves.items() for name in part}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "model.safetensors").unlink()
-    return list(halves)
 
 
 def test_the_round_trip_keeps_every_bit(any_model, tmp_path):
@@ -83,82 +85,75 @@ def test_a_bfloat16_model_never_takes_the_size_of_a_float32_one(qwen2, monkeypat
     assert allocations.dtypes == {torch.bfloat16}
 
 
-def damage(folder: Path, how: str) -> str:
-    """Break `folder` in one way; returns the name that the error must hold."""
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    match how:
-        case "absent":
-            file.unlink()
-        case "empty":
-            file.write_bytes(b"")
-        case "truncated":
-            file.write_bytes(file.read_bytes()[:-100])
-        case "garbage":
-            file.write_bytes(b"\xff" * 1000)
-        case "tensor missing":
-            del tensors["model.norm.weight"]
-            save_file(tensors, file)
-            return "model.norm.weight"
-        case "shape":
-            tensors["model.norm.weight"] = torch.zeros(7)
-            save_file(tensors, file)
-            return r"model.norm.weight has shape \(7,\), config.json says \(32,\)"
-        case "tensor left over":
-            tensors["model.layers.9.mlp.scale"] = torch.zeros(2)
-            save_file(tensors, file)
-            return "1 tensors have no place in the model of config.json: model.layers.9.mlp.scale"
-        case "int8":
-            tensors["model.norm.weight"] = torch.zeros(32, dtype=torch.int8)
-            save_file(tensors, file)
-            return "model.norm.weight is torch.int8"
-        case "float8":
-            tensors["model.norm.weight"] = torch.zeros(32, dtype=torch.float8_e4m3fn)
-            save_file(tensors, file)
-            return "model.norm.weight is torch.float8_e4m3fn"
-        case "fp8 config":
-            config = json.loads((folder / "config.json").read_text())
-            config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-            (folder / "config.json").write_text(json.dumps(config))
-            return "quantized .*quant_method fp8"
-        case "gptq file":
-            (folder / "quantize_config.json").write_text("{}")
-            return "quantized .quantize_config.json"
-        case "twice":
-            names = shard(folder)
-            save_file(tensors, folder / names[0])
-            return names[1]
-        case "whole beside shards":
-            shard(folder)
-            save_file(tensors, file)
-            return "model.safetensors is none of the files of model.safetensors.index.json"
-        case "shard missing":
-            names = shard(folder)
-            (folder / names[1]).unlink()
-            return names[1]
-        case "shard truncated":
-            names = shard(folder)
-            (folder / names[1]).write_bytes(b"\x00" * 50)
-            return names[1]
-        case "index":
-            (folder / "model.safetensors.index.json").write_text("{broken")
-            return "model.safetensors.index.json"
-        case "index without map":
-            (folder / "model.safetensors.index.json").write_text("{}")
-            return "model.safetensors.index.json"
-    return "model.safetensors"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+NORM = "model.norm.weight"
+FP8 = '{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}'
+DAMAGES: dict[str, tuple[dict[str, bytes | dict[str, torch.Tensor | None] | None], str]] = {
+    "absent": ({WEIGHTS: None}, WEIGHTS),
+    "empty": ({WEIGHTS: b""}, WEIGHTS),
+    "truncated": ({WEIGHTS: b"\x00" * 50}, WEIGHTS),
+    "garbage": ({WEIGHTS: b"\xff" * 1000}, WEIGHTS),
+    "tensor missing": ({WEIGHTS: {NORM: None}}, NORM),
+    "shape": ({WEIGHTS: {NORM: torch.zeros(7)}}, rf"{NORM} has shape \(7,\), config.json says \(32,\)"),
+    "tensor left over": (
+        {WEIGHTS: {"model.layers.9.mlp.scale": torch.zeros(2)}},
+        "1 tensors have no place in the model of config.json: model.layers.9.mlp.scale",
+    ),
+    "int8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.int8)}}, f"{NORM} is torch.int8"),
+    "float8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.float8_e4m3fn)}}, f"{NORM} is torch.float8_e4m3fn"),
+    "fp8 config": ({"config.json": FP8.encode()}, "quantized .*quant_method fp8"),
+    "gptq file": ({"quantize_config.json": b"{}"}, "quantized .quantize_config.json"),
+    "index": ({INDEX: b"{broken"}, INDEX),
+    "index without map": ({INDEX: b"{}"}, INDEX),
+    "twice": ({SHARDS[0]: {}}, SHARDS[1]),
+    "whole beside shards": ({SHARDS[0]: {}, WEIGHTS: {}}, f"{WEIGHTS} is none of the files of {INDEX}"),
+    "shard missing": ({SHARDS[1]: None}, SHARDS[1]),
+    "shard truncated": ({SHARDS[1]: b"\x00" * 50}, SHARDS[1]),
+}
+"""For each damage: what its files become (bytes, all tensors but for these, none), and what the error must hold."""
 
 
-DAMAGES = [
-    "absent", "empty", "truncated", "garbage", "tensor missing", "shape", "shard missing", "shard truncated", "index",
-    "index without map", "tensor left over", "int8", "float8", "fp8 config", "gptq file", "twice",
-    "whole beside shards",
-]  # fmt: skip
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+NORM = "model.norm.weight"
+FP8 = '{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}'
+DAMAGES: dict[str, tuple[dict[str, bytes | dict[str, torch.Tensor | None] | None], str]] = {
+    "absent": ({WEIGHTS: None}, WEIGHTS),
+    "empty": ({WEIGHTS: b""}, WEIGHTS),
+    "truncated": ({WEIGHTS: b"\x00" * 50}, WEIGHTS),
+    "garbage": ({WEIGHTS: b"\xff" * 1000}, WEIGHTS),
+    "tensor missing": ({WEIGHTS: {NORM: None}}, NORM),
+    "shape": ({WEIGHTS: {NORM: torch.zeros(7)}}, rf"{NORM} has shape \(7,\), config.json says \(32,\)"),
+    "tensor left over": (
+        {WEIGHTS: {"model.layers.9.mlp.scale": torch.zeros(2)}},
+        "1 tensors have no place in the model of config.json: model.layers.9.mlp.scale",
+    ),
+    "int8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.int8)}}, f"{NORM} is torch.int8"),
+    "float8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.float8_e4m3fn)}}, f"{NORM} is torch.float8_e4m3fn"),
+    "fp8 config": ({"config.json": FP8.encode()}, "quantized .*quant_method fp8"),
+    "gptq file": ({"quantize_config.json": b"{}"}, "quantized .quantize_config.json"),
+    "index": ({INDEX: b"{broken"}, INDEX),
+    "index without map": ({INDEX: b"{}"}, INDEX),
+    "twice": ({SHARDS[0]: {}}, SHARDS[1]),
+    "whole beside shards": ({SHARDS[0]: {}, WEIGHTS: {}}, f"{WEIGHTS} is none of the files of {INDEX}"),
+    "shard missing": ({SHARDS[1]: None}, SHARDS[1]),
+    "shard truncated": ({SHARDS[1]: b"\x00" * 50}, SHARDS[1]),
+}
+"""For each damage: what its files become (bytes, all tensors but for these, none), and what the error must hold."""
 
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_broken_checkpoint_is_named_and_changes_nothing(folder, other_qwen2, how):
-    named = damage(folder, how)
+    files, named = DAMAGES[how]
+    tensors = load_file(folder / WEIGHTS)
+    if files.keys() & set(SHARDS):
+        shard(folder)
+    for name, content in files.items():
+        if content is None:
+            (folder / name).unlink()
+        elif isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            save_file({k: v for k, v in {**tensors, **content}.items() if v is not None}, folder / name)
     model = weights.load(other_qwen2)
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(CheckpointError, match=named) as caught:

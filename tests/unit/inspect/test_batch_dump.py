@@ -116,21 +116,6 @@ def test_healthy_rollouts_raise_no_alarm(policy: FakePolicy, tmp_path: Path, fra
     assert find_kinds(whole, policy) == find_kinds(without, policy) == set()
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_batch_is_read_as_it_was_sampled(policy: FakePolicy, tmp_path: Path, framework: str) -> None:
-    lines = make_lines(policy, 3, Random(0), straight=True)
-    path = write_batch(tmp_path / "step_7.pt", framework, lines, policy.tokenizer.pad_token_id)
-    rollouts = list(read_dump(path))
-    assert [rollout.step for rollout in rollouts] == [7] * len(lines)
-    assert [rollout.group for rollout in rollouts] == [0] * 4 + [1] * 4 + [2] * 4
-    for line, rollout in zip(lines, rollouts, strict=True):
-        assert rollout.prompts[0] == line.prompt
-        assert [*rollout.prompts[-1], *rollout.turns[-1].sampled] == [*line.prompt, *line.response]
-        for name, values in (("logprobs", line.logprobs), ("trainer_logprobs", line.trainer)):
-            read = [x for turn in rollout.turns for x in getattr(turn, name)]
-            assert read == pytest.approx([x for x, mask in zip(values, line.mask, strict=True) if mask])
-
-
 # -- faults: each changes one row of a batch whose turns all end by themselves
 
 

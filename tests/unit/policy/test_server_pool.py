@@ -98,24 +98,6 @@ async def test_work_goes_where_least_is_waiting(pool, hosts, models) -> None:
     assert set(await asyncio.gather(*held)) == {"1"}
 
 
-async def test_a_session_stays_and_moves_at_most_once(pool, hosts, models) -> None:
-    await pool.update_weights(models[0], 1)
-    for _ in range(3):
-        await call(pool, "a")
-    (home,) = [host for host in hosts if host.calls == 3]
-    home.open.clear()
-    held = [asyncio.create_task(call(pool, "a", prompt=40)) for _ in range(2)]  # the second one moves
-    await until(lambda: sum(host.calls for host in hosts) == 5)
-    (second,) = [host for host in hosts if host.calls == 1]
-    second.open.clear()
-    held += [asyncio.create_task(call(pool, "a", prompt=40)) for _ in range(3)]  # and there it stays
-    await until(lambda: second.calls == 4)
-    assert home.calls == 4
-    for host in hosts:
-        host.open.set()
-    await asyncio.gather(*held)
-
-
 class PacedHost(ModelHost):
     """A host that serves two calls at a time, each of which takes some seconds; the others wait."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import urllib.request
 from importlib.util import find_spec
@@ -74,28 +73,6 @@ def test_a_server_that_ignores_the_request_to_stop_is_killed(fake, tmp_path, mon
     with serve("sglang", "m", log=tmp_path / "log", python=fake):
         processes = pids(tmp_path / "log")
     wait_until_ended(processes)
-
-
-def test_a_server_ends_with_a_starter_that_is_killed(fake, tmp_path):
-    log = tmp_path / "log"
-    starter = f"""
-import time
-from pathlib import Path
-from core.policy.server_process import serve
-with serve("sglang", "m", log=Path({str(log)!r}), python={fake!r}):
-    print("ready", flush=True)
-    time.sleep(600)
-"""
-    root = str(Path(server_process.__file__).parents[2])
-    process = subprocess.Popen(
-        [sys.executable, "-c", starter], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    wait_until_ended(pids(log))
 
 
 def test_a_server_ends_with_a_keeper_that_is_killed(fake, tmp_path):

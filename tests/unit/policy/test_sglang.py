@@ -146,11 +146,11 @@ async def test_server_errors_and_lost_connections_are_retried_under_a_new_rid(fi
     assert worker.aborted == [first_rid]
 
 
-@pytest.mark.parametrize("code", [408, 429, 502, 503, 504])
-async def test_whoever_takes_no_calls_now_is_asked_again(code: int) -> None:
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+async def test_whoever_takes_no_calls_now_is_asked_again_and_not_for_ever(code: int) -> None:
     """A full queue of SGLang's router answers 429, and 408 when the call waited in it for too long."""
     worker = Worker(status(code))
-    assert (await failure(worker, max_retries=1)).kind == "unavailable"
+    assert (await failure(worker, max_retries=1)).kind == ("engine" if code == 500 else "unavailable")
     assert len(worker.payloads) == 2
 
 
@@ -199,12 +199,6 @@ async def test_the_key_of_a_server_is_read_from_a_file(tmp_path: Path) -> None:
                 await without.generate(PROMPT, Sampling())
 
 
-async def test_retries_are_bounded() -> None:
-    worker = Worker(status(500))
-    assert (await failure(worker, max_retries=2)).kind == "engine"
-    assert len(worker.payloads) == 3
-
-
 @pytest.mark.parametrize("code", [400, 401, 404, 413, 422])
 async def test_client_errors_fail_at_once(code: int) -> None:
     worker = Worker(status(code))
@@ -242,46 +236,16 @@ async def test_malformed_replies_fail_at_once(handler: Handler, kind: str, says:
     assert len(worker.payloads) == 1
 
 
-async def test_a_body_cut_short_is_a_lost_connection() -> None:
-    async def cut(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "1000"})
-        await response.prepare(request)
-        await response.write(b'{"meta_info": ')
-        assert request.transport is not None
-        request.transport.close()
-        return response
-
-    assert (await ask(Worker(cut, reply([1])))).token_ids == (1,)
-
-
 async def test_abort_before_the_first_token_is_a_completion() -> None:
     completion = await ask(Worker(reply([], "abort", output_token_logprobs=None)))
     assert completion.finish_reason == "abort"
     assert completion.token_ids == ()
 
 
-async def test_connection_refused() -> None:
-    async with SGLangPolicy(f"http://127.0.0.1:{unused_port()}", max_retries=1, backoff_s=0.01) as policy:
-        with pytest.raises(PolicyError) as caught:
-            await policy.generate(PROMPT, Sampling())
-    assert caught.value.kind == "unavailable"
-
-
 async def test_timeout_aborts_on_the_worker() -> None:
     worker = Worker(hang)
     assert (await failure(worker, timeout_s=0.2)).kind == "timeout"
     assert worker.aborted == [worker.payloads[0]["rid"]]
-
-
-async def test_cancellation_aborts_before_it_returns() -> None:
-    worker = Worker(hang)
-    async with serving(worker.app) as url, SGLangPolicy(url) as policy:
-        call = asyncio.create_task(policy.generate(PROMPT, Sampling()))
-        await worker.arrived.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert worker.aborted == [worker.payloads[0]["rid"]]
 
 
 async def test_close_waits_for_an_abort_whose_caller_was_cancelled_twice() -> None:
@@ -342,14 +306,3 @@ async def test_more_calls_at_once_than_a_default_connection_pool() -> None:
     async with serving(worker.app) as url, SGLangPolicy(url, timeout_s=10, max_retries=0) as policy:
         completions = await asyncio.gather(*(policy.generate(PROMPT, Sampling()) for _ in range(120)))
     assert len(completions) == 120
-
-
-async def test_a_server_that_ended_is_not_said_to_run_its_requests(caplog) -> None:
-    worker = Worker(hang)
-    async with serving(worker.app) as url, SGLangPolicy(url, timeout_s=0.1) as policy:
-        with pytest.raises(PolicyError):
-            await policy.generate(PROMPT, Sampling())  # finds out that the server has no /workers
-    async with SGLangPolicy(url) as policy:
-        policy._workers = [url]
-        await policy._abort("request-of-a-dead-server")
-    assert not caplog.records

@@ -109,12 +109,3 @@ def test_what_is_too_long_for_a_page_is_cut() -> None:
     assert text.count("992,000 characters left out") == 2
     assert "5 further turns" in text
     assert len(text) < 100_000
-
-
-def test_a_chart_that_is_alone_is_drawn_for_the_width_of_the_page(empty: RunFolder) -> None:
-    metrics = empty.open_metrics(0)
-    for step in (1, 2):
-        metrics.append({"stage": "train", "step": step, "reward": 0.5})
-    write_report(empty)
-    alone = (empty.path / "report.html").read_text().partition("Did it learn?")[2]
-    assert 'viewBox="0 0 960 300"' in alone.partition("</figure>")[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,19 +42,10 @@ def test_shared_words_and_pairs_count_and_stop_words_do_not():
 
 
 def test_vectors_are_the_same_in_every_process():
-    code = "from core.retrieval.encoders import HashingEncoder as H; print(H(64).encode(['a red fox'], 'query')[0])"
-    root = Path(__file__).resolve().parents[3]
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=root,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert runs == {f"{HashingEncoder(64).encode(['a red fox'], 'query')[0]}\n".encode()}
+    """Python's own `hash` has another seed in each."""
+    (vector,) = HashingEncoder(64).encode(["a red fox"], "query")
+    expected = {0: -2, 1: 1, 3: -1, 7: -2, 8: 1, 10: 1, 14: 1, 16: -1, 21: 6, 25: -2, 31: -4}
+    assert {place: round(float(vector[place] / vector[1])) for place in vector.nonzero()[0][:11].tolist()} == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.boxed import boxed_reward, find_boxed, is_equiv, normalize_math
+from core.rewards.boxed import find_boxed, is_equiv, normalize_math
 
 balanced = st.recursive(
     st.text(alphabet="ab= \\", max_size=5),
@@ -24,15 +24,3 @@ def test_malformed_latex_is_an_error_here_and_text_there() -> None:
     with pytest.raises(ValueError, match="without an argument"):
         normalize_math("2\\sqrt")
     assert is_equiv("2\\sqrt", "2\\sqrt")
-
-
-def test_boxed_reward_takes_any_answer_in_any_case() -> None:
-    assert boxed_reward("... \\boxed{new  york}", ["Paris", "New York"]) == 1.0
-    assert boxed_reward("... \\boxed{York}", ["Paris", "New York"]) == 0.0
-    assert boxed_reward("New York", ["New York"]) == 0.0
-
-
-def test_boxed_reward_looks_at_the_last_300_characters() -> None:
-    assert boxed_reward("\\boxed{a}" + "." * 291, ["a"]) == 1.0
-    assert boxed_reward("\\boxed{a}" + "." * 292, ["a"]) == 0.0
-    assert boxed_reward("\\boxed{b} \\boxed{a}", ["b"]) == 0.0

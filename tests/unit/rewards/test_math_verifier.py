@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing import Pipe
 
 from core.rewards import math_verifier
 from core.rewards.math_verifier import MathVerifier
@@ -62,12 +63,9 @@ async def test_a_worker_that_died_is_an_error_and_is_replaced() -> None:
 
 
 def test_a_worker_ends_itself_when_nobody_is_left_to_kill_it() -> None:
-    worker = [sys.executable, "-P", math_verifier.__file__, "0.1"]
-    process = subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
-    process.stdin.write(json.dumps({"answer": ENDLESS, "labels": ["3"]}).encode() + b"\n")
-    process.stdin.flush()
-    assert process.wait(timeout=100) == -signal.SIGALRM
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        pipe.close()
+    ours, its_end = Pipe()
+    with ours, its_end:
+        worker = [sys.executable, "-P", math_verifier.__file__, str(its_end.fileno())]
+        process = subprocess.Popen(worker, pass_fds=[its_end.fileno()])
+        ours.send_bytes(json.dumps([ENDLESS, ["3"], 0.1]).encode())
+        assert process.wait(timeout=100) == -signal.SIGALRM

@@ -116,27 +116,6 @@ def test_every_sampled_token_of_a_tree_is_trained_once_in_its_own_context(render
     assert {(row.rollout_id, row.advantage) for row in rows} <= {(1, 0.5)}
 
 
-async def test_a_sub_agent_a_compaction_and_the_rest_are_rows_of_one_rollout(renderer):
-    chat = open_chat(renderer, make_random_policy(renderer))
-    await chat.ask("act", 5)
-    helper = chat.branch([renderer.message("system", "hello")])
-    for place in range(2):
-        report = await helper.ask("subagent", 5)
-        helper.messages.append(renderer.message("tool", str(place)))
-    chat.messages.append(renderer.message("tool", renderer.quote(report.token_ids)))
-    await chat.ask("act", 5)
-    await chat.compact(renderer.message("user", "so far"), 5)
-    await chat.ask("final", 5)
-    turns = {role: [turn for turn in chat.turns.recorded if turn.role == role] for role in ("act", "subagent")}
-    rows = make_rows(chat.turns.recorded)
-    first, second = turns["act"]
-    assert [row.rollout_id for row in rows] == [1, 1, 1]
-    summary, final = chat.turns.recorded[-2:]
-    ends = [(*turn.prompt_ids, *turn.completion.token_ids) for turn in (summary, turns["subagent"][1], final)]
-    assert [row.tokens for row in rows] == ends
-    assert sum(rows[0].loss_mask) == sum(len(turn.completion.token_ids) for turn in (first, second, summary))
-
-
 async def test_after_a_compaction_only_the_kept_messages_and_the_sampled_summary_remain(renderer):
     tokenizer = renderer.tokenizer
     ids = (5, tokenizer.convert_tokens_to_ids("<tag>"), 7, tokenizer.eos_token_id)

@@ -39,8 +39,8 @@ async def test_roles_that_name_the_same_thing_share_it(qwen2: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "kv_tokens", "named"),
     [
-        ("python:no.such.module", 1024, "write python:package.module.function"),
-        ("python:core.rollout.roles.nothing", 1024, "write python:package.module.function"),
+        ("python:no.such.module", 1024, "write package.module.function"),
+        ("python:core.rollout.roles.nothing", 1024, "write package.module.function"),
         ("model:{qwen2}", 16, r"kv_tokens 16 is less than max_model_len \d+"),
         ("model:/no/such/folder", 1024, "/no/such/folder"),
     ],

@@ -154,21 +154,6 @@ def test_every_sampled_token_of_a_merged_row_has_its_own_context(groups):
             assert not mask or (row.rollout_id, row.tokens[: start + place + 1]) in contexts
 
 
-def test_a_conversation_is_one_row_until_its_prefix_breaks():
-    def turn(prompt: tuple[int, ...], ids: tuple[int, ...], trained: bool = True) -> Turn:
-        return Turn("turn", prompt, Completion(ids, tuple(-float(i) for i in ids), "stop"), trained)
-
-    first, second = turn((1, 2), (3, 4)), turn((1, 2, 3, 4, 5), (6,))
-    malformed = turn((1, 2, 3, 4, 5, 6, 7), (8, 9), trained=False)
-    third = turn((1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (11,))
-    other = turn((1, 2, 3, 9), (12,))
-    group = [Trajectory("t", (first, second, malformed, third, other), reward=1.0), Trajectory("t", (), reward=0.0)]
-    rows = rows_from_groups([group], std_normalization=False, split_advantage=False, rows="segment")
-    assert [row.tokens for row in rows] == [tuple(range(1, 12)), (1, 2, 3, 9, 12)]
-    assert rows[0].loss_mask == (1, 1, 0, 1, 0, 0, 0, 0, 1)
-    assert rows[0].logprobs == (-3.0, -4.0, 0.0, -6.0, 0.0, 0.0, 0.0, 0.0, -11.0)
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=24), st.data())
 def test_conversations_that_alternate_make_one_row_each(order, data):
     """A1 B1 A2 B2 A3 B3 gives two rows; `order` says which conversation each turn belongs to."""

@@ -19,7 +19,7 @@ GOOD = {
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
-    result = EvalResult.from_json(GOOD)
+    result = EvalResult(**GOOD)
     path = result.save(tmp_path)
     assert EvalResult.load(path) == result
     assert json.loads(path.read_text()) == GOOD
@@ -31,32 +31,25 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     [
         ({"n": 0}, "n"),
         ({"n": 3}, r"scores\.official"),
-        ({"n": True}, "n"),
-        ({"length": -1}, "length"),
         ({"seed": "0"}, "seed"),
-        ({"variant": ""}, "variant"),
         ({"scores": {"strict": [1, 1]}}, "scores"),
         ({"scores": {"official": [1, 1.01]}}, r"scores\.official"),
-        ({"scores": {"official": [1, None]}}, r"scores\.official"),
         ({"scores": {"official": [1, 1], "strict": [1]}}, r"scores\.strict"),
         ({"turns": [8]}, "turns"),
-        ({"turns": [8, 1.5]}, "turns"),
-        ({"document_tokens": 7}, "document_tokens"),
         ({"seconds": float("nan")}, "seconds"),
         ({"failures": {"timeout": 3}}, "failures"),
-        ({"failures": ["timeout"]}, "failures"),
         ({"policy_tokens": [9000]}, "policy_tokens"),
-        ({"predictions": ["7"]}, "predictions"),
         ({"predictions": ["7", 8]}, "predictions"),
-        ({"measures": {"cost": [1.0]}}, r"measures\.cost"),
         ({"measures": {"cost": [1.0, float("inf")]}}, r"measures\.cost"),
         ({"labels": {"kind": ["sum", 1]}}, r"labels\.kind"),
-        ({"extra": 1}, "unknown field extra"),
+        ({"extra": 1}, "extra"),
     ],
 )
-def test_a_wrong_field_is_named(change: dict, field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        EvalResult.from_json({**GOOD, **change})
+def test_a_wrong_field_is_named_with_its_file(tmp_path: Path, change: dict, field: str) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps({**GOOD, **change}))
+    with pytest.raises(ValueError, match=rf"wrong\.json: .*\b{field}\b"):
+        EvalResult.load(path)
 
 
 name = st.text("ab_/.- ", min_size=1, max_size=4)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
 from collections.abc import Mapping
@@ -9,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from core.runs.trackers import TrackerError, Trackers, open_trackers
+from core.config import Recipe
+from core.runs.trackers import Trackers, open_trackers
+from tests import kit
+
+RECIPE = kit.make_recipe(Recipe, run={"steps": 1, "trackers": ["wandb"], "tracker_mode": "online"})
 
 
 class Recorder:
@@ -45,30 +48,11 @@ def test_a_broken_tracker_is_counted_and_shown_once_and_the_others_go_on() -> No
     assert last.startswith("tracker bad: failed 4 times")
 
 
-def test_packages_are_not_imported_without_need() -> None:
-    program = (
-        "import sys, pathlib; from core.runs.trackers import open_trackers\n"
-        "open_trackers([], pathlib.Path('.'), run_name='r', project='p', config={}).log(1, {'loss': 1.0})\n"
-        "print([name for name in ('wandb', 'tensorboard', 'torch') if name in sys.modules])"
-    )
-    root = Path(__file__).parents[3]
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root)
-    assert process.stdout.strip() == "[]", process.stderr
-
-
 def test_a_tracker_that_cannot_start_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(Settings=dict))  # type: ignore[arg-type]
-    trackers = open_trackers(["wandb"], tmp_path, run_name="r", project="p", config={}, wandb_mode="online")
+    trackers = open_trackers(RECIPE, tmp_path, "r")
     trackers.log(1, {"loss": 1.0})
     assert trackers.failures == {"wandb": 1}
     assert "has no attribute 'init'" in capsys.readouterr().err
-
-
-def test_unknown_and_missing_trackers_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TrackerError, match=r"run\.trackers: unknown tracker 'wandbb'; known: wandb, tensorboard"):
-        open_trackers(["wandbb"], tmp_path, run_name="r", project="p", config={})
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(TrackerError, match="pip install wandb"):
-        open_trackers(["wandb"], tmp_path, run_name="r", project="p", config={})

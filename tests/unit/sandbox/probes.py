@@ -1,12 +1,14 @@
 """What sandboxed code must not manage to do, as data: one short program for each way out.
 
-A program that gets what it should not prints ESCAPED. `W` is the bait of `honeypot.py`: files, servers, a process
-and a secret of the host, all within reach of an ordinary program of the same user. With `control` the same program is
-run without isolation and must print ESCAPED there, or it proves nothing.
+A program that gets what it should not prints ESCAPED; `deny` adds that to what does not print it itself. `W` is the
+bait of `honeypot.py`: files, servers, a process and a secret of the host, all within reach of an ordinary program of
+the same user. With `control` the same program is run without isolation and must print ESCAPED there, or it proves
+nothing.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -20,8 +22,15 @@ class Probe:
     timeout_s: float = 30.0
 
 
+MODULES = ("os", "socket", "fcntl", "ctypes", "signal", "threading", "time", "resource", "glob", "mmap")
+
+
 def deny(name: str, code: str, control: bool = True) -> Probe:
-    return Probe(name, code, ("error", "blocked"), control)
+    """Make a probe of code that must fail; the modules that it names are imported before it."""
+    needed = [module for module in MODULES if re.search(rf"\b{module}\.", code) and f"import {module}" not in code]
+    imports = f"import {', '.join(needed)}\n" if needed and not code.startswith("import ") else ""
+    ending = "" if "ESCAPED" in code else "\nprint('ESCAPED')"
+    return Probe(name, f"{imports}{code}{ending}", ("error", "blocked"), control)
 
 
 def limit(name: str, code: str, *statuses: str, timeout_s: float = 30.0) -> Probe:
@@ -56,107 +65,88 @@ def raw(name: str, x86_64: int, aarch64: int, *arguments: object, control: bool 
 
 
 FILES = [
-    deny("read_file", "print('ESCAPED', open(W['file']).read())"),
-    deny("read_home", "print('ESCAPED', open(W['home'] + '/.ssh/id').read())"),
-    deny("list_folder", "import os; print('ESCAPED', os.listdir(W['folder']))"),
-    deny("stat_file", "import os; print('ESCAPED', os.stat(W['file']))"),
-    deny("read_passwd", "print('ESCAPED', open('/etc/passwd').read())"),
-    deny("read_repository", "print('ESCAPED', open(W['repository'] + '/core/types.py').read())"),
-    deny("write_file", "open(W['folder'] + '/new', 'w').write('x'); print('ESCAPED')"),
-    deny("append_file", "open(W['file'], 'a').write('x'); print('ESCAPED')"),
-    deny("chmod_file", "import os; os.chmod(W['file'], 0o600); print('ESCAPED')"),
-    deny("touch_file", "import os; os.utime(W['file'], (1, 1)); print('ESCAPED')"),
-    deny("truncate_file", "import os; os.truncate(W['file'], 3); print('ESCAPED')"),
-    deny(
-        "rename_file",
-        "import os; os.rename(W['file'], W['file'] + '2'); os.rename(W['file'] + '2', W['file']); print('ESCAPED')",
-    ),
-    deny("delete_file", "import os; os.remove(W['folder'] + '/spare'); print('ESCAPED')"),
-    deny("chdir_outside", "import os; os.chdir(W['folder']); print('ESCAPED')"),
-    deny("symlink", "import os; os.symlink(W['file'], 'link'); print('ESCAPED', open('link').read())"),
-    deny("hardlink", "import os; os.link(W['file'], 'link'); print('ESCAPED', open('link').read())"),
-    deny("dot_dot", "print('ESCAPED', open('../' * 20 + W['file'][1:]).read())"),
+    deny("read_file", "open(W['file']).read()"),
+    deny("read_home", "open(W['home'] + '/.ssh/id').read()"),
+    deny("list_folder", "os.listdir(W['folder'])"),
+    deny("stat_file", "os.stat(W['file'])"),
+    deny("read_passwd", "open('/etc/passwd').read()"),
+    deny("read_repository", "open(W['repository'] + '/core/types.py').read()"),
+    deny("write_file", "open(W['folder'] + '/new', 'w').write('x')"),
+    deny("append_file", "open(W['file'], 'a').write('x')"),
+    deny("chmod_file", "os.chmod(W['file'], 0o600)"),
+    deny("touch_file", "os.utime(W['file'], (1, 1))"),
+    deny("truncate_file", "os.truncate(W['file'], 3)"),
+    deny("rename_file", "os.rename(W['file'], W['file'] + '2'); os.rename(W['file'] + '2', W['file'])"),
+    deny("delete_file", "os.remove(W['folder'] + '/spare')"),
+    deny("chdir_outside", "os.chdir(W['folder'])"),
+    deny("symlink", "os.symlink(W['file'], 'link'); print('ESCAPED', open('link').read())"),
+    deny("hardlink", "os.link(W['file'], 'link'); print('ESCAPED', open('link').read())"),
+    deny("dot_dot", "open('../' * 20 + W['file'][1:]).read()"),
     deny(
         "path_descriptor",
-        "import os; root = os.open('/', os.O_PATH)\n"
+        "root = os.open('/', os.O_PATH)\n"
         "print('ESCAPED', os.read(os.open(W['file'][1:], os.O_RDONLY, dir_fd=root), 9))",
     ),
-    deny("chroot", "import os; os.mkdir('d'); os.chroot('d'); print('ESCAPED')", control=False),
-    deny("chmod_dev_null", "import os; os.chmod('/dev/null', 0o600); print('ESCAPED')", control=False),
-    deny("replace_dev_null", "import os; os.remove('/dev/null'); print('ESCAPED')", control=False),
-    deny(
-        "write_packages",
-        "import numpy, os; open(os.path.dirname(numpy.__file__) + '/evil.py', 'w'); print('ESCAPED')",
-        control=False,
-    ),
-    deny("chmod_library", "import os; os.chmod(os.__file__, 0o777); print('ESCAPED')", control=False),
-    deny("write_library", "import os; open(os.__file__, 'a'); print('ESCAPED')", control=False),
-    deny("write_root", "open('/new', 'w'); print('ESCAPED')", control=False),
-    deny(
-        "make_device",
-        "import os; os.mknod('mem', 0o20666, os.makedev(1, 1)); open('mem', 'rb'); print('ESCAPED')",
-        False,
-    ),
-    deny("read_memory_device", "open('/dev/mem', 'rb'); print('ESCAPED')", control=False),
-    deny("read_kernel_log", "open('/dev/kmsg'); print('ESCAPED')", control=False),
-    deny("shared_memory_file", "open(W['shared_memory'], 'r+').write('x'); print('ESCAPED')"),
-    deny("list_sys", "import os; print('ESCAPED', os.listdir('/sys'))"),
-    deny("list_proc", "import os; print('ESCAPED', os.listdir('/proc'))"),
-    deny("own_proc", "print('ESCAPED', open('/proc/self/mountinfo').read())"),
-    deny("sysctl", "print('ESCAPED', open('/proc/sys/kernel/ostype').read())"),
-    deny("parent_descriptors", "import os; print('ESCAPED', os.listdir(f'/proc/{os.getppid()}/fd'))"),
+    deny("chroot", "os.mkdir('d'); os.chroot('d')", False),
+    deny("chmod_dev_null", "os.chmod('/dev/null', 0o600)", False),
+    deny("replace_dev_null", "os.remove('/dev/null')", False),
+    deny("write_packages", "import numpy, os; open(os.path.dirname(numpy.__file__) + '/evil.py', 'w')", False),
+    deny("chmod_library", "os.chmod(os.__file__, 0o777)", False),
+    deny("write_library", "open(os.__file__, 'a')", False),
+    deny("write_root", "open('/new', 'w')", False),
+    deny("make_device", "os.mknod('mem', 0o20666, os.makedev(1, 1)); open('mem', 'rb')", False),
+    deny("read_memory_device", "open('/dev/mem', 'rb')", False),
+    deny("read_kernel_log", "open('/dev/kmsg')", False),
+    deny("shared_memory_file", "open(W['shared_memory'], 'r+').write('x')"),
+    deny("list_sys", "os.listdir('/sys')"),
+    deny("list_proc", "os.listdir('/proc')"),
+    deny("own_proc", "open('/proc/self/mountinfo').read()"),
+    deny("sysctl", "open('/proc/sys/kernel/ostype').read()"),
+    deny("parent_descriptors", "os.listdir(f'/proc/{os.getppid()}/fd')"),
 ]
 
 SECRETS = [
-    deny(
-        "parent_environment",
-        "import os; text = open(f'/proc/{os.getppid()}/environ').read()\nassert W['secret'] in text; print('ESCAPED')",
-    ),
+    deny("parent_environment", "text = open(f'/proc/{os.getppid()}/environ').read()\nassert W['secret'] in text"),
     deny(
         "any_environment",
-        "import glob\nfor path in glob.glob('/proc/[0-9]*/environ'):\n"
-        "    try:\n        if W['secret'] in open(path).read(): print('ESCAPED'); break\n    except OSError: pass\n"
+        "for path in glob.glob('/proc/[0-9]*/environ'):\n    try:\n"
+        "        if W['secret'] in open(path).read(): print('ESCAPED'); break\n    except OSError: pass\n"
         "else: raise SystemExit(1)",
     ),
-    deny("own_environment", "import os; assert W['secret'] in str(os.environ); print('ESCAPED')", control=False),
+    deny("own_environment", "assert W['secret'] in str(os.environ)", False),
     deny(
         "inherited_descriptors",
-        "import os\nfor fd in range(4, 1024):\n    try: os.fstat(fd)\n    except OSError: continue\n"
-        "    print('ESCAPED', fd)\n"
+        "for fd in range(4, 1024):\n    try: os.fstat(fd)\n    except OSError: continue\n    print('ESCAPED', fd)\n"
         "raise SystemExit(1)",
-        control=False,
+        False,
     ),
-    deny("name_of_host", "import os; assert os.uname().nodename == W['host']; print('ESCAPED')", control=False),
+    deny("name_of_host", "assert os.uname().nodename == W['host']", False),
 ]
 
 NETWORK = [
-    deny("tcp", "import socket; socket.create_connection(('127.0.0.1', W['tcp']), 2); print('ESCAPED')"),
-    deny("udp", "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', W['udp'])); print('ESCAPED')"),
-    deny("unix_socket", "import socket; socket.socket(1).connect(W['unix']); print('ESCAPED')"),
-    deny("abstract_socket", "import socket; socket.socket(1).connect('\\0' + W['abstract']); print('ESCAPED')"),
-    deny("listen", "import socket; socket.create_server(('127.0.0.1', 0)); print('ESCAPED')"),
-    deny("netlink", "import socket; socket.socket(16, 3, 0); print('ESCAPED')"),
-    deny("raw_packets", "import socket; socket.socket(17, 3); print('ESCAPED')", control=False),
-    deny("socket_pair", "import socket; socket.socketpair(); print('ESCAPED')"),
-    deny("name_lookup", "import socket; print('ESCAPED', socket.getaddrinfo('example.com', 80))", control=False),
-    deny("name_server", "import socket; socket.socket(2, 2).sendto(b'x', ('8.8.8.8', 53)); print('ESCAPED')", False),
-    deny("metadata", "import socket; socket.create_connection(('169.254.169.254', 80), 1); print('ESCAPED')", False),
-    deny(
-        "url",
-        "import urllib.request as u; u.urlopen(f\"http://127.0.0.1:{W['tcp']}/\", timeout=1); print('ESCAPED')",
-        False,
-    ),
+    deny("tcp", "socket.create_connection(('127.0.0.1', W['tcp']), 2)"),
+    deny("udp", "socket.socket(2, 2).sendto(b'x', ('127.0.0.1', W['udp']))"),
+    deny("unix_socket", "socket.socket(1).connect(W['unix'])"),
+    deny("abstract_socket", "socket.socket(1).connect('\\0' + W['abstract'])"),
+    deny("listen", "socket.create_server(('127.0.0.1', 0))"),
+    deny("netlink", "socket.socket(16, 3, 0)"),
+    deny("raw_packets", "socket.socket(17, 3)", False),
+    deny("socket_pair", "socket.socketpair()"),
+    deny("name_lookup", "socket.getaddrinfo('example.com', 80)", False),
+    deny("name_server", "socket.socket(2, 2).sendto(b'x', ('8.8.8.8', 53))", False),
+    deny("metadata", "socket.create_connection(('169.254.169.254', 80), 1)", False),
+    deny("url", "import urllib.request as u; u.urlopen(f\"http://127.0.0.1:{W['tcp']}/\", timeout=1)", False),
 ]
 
 PROCESSES = [
-    deny("fork", "import os\nif os.fork() == 0: os._exit(0)\nprint('ESCAPED')"),
-    deny("thread", "import threading; threading.Thread(target=print).start(); print('ESCAPED')"),
-    deny("subprocess", "import subprocess; print('ESCAPED', subprocess.check_output(['/bin/echo']))"),
-    deny("shell", "import os; assert os.system('true') == 0; print('ESCAPED')"),
-    deny("exec", "import os; os.execv('/bin/echo', ['echo', 'ESCAPED'])"),
-    deny("exec_loader", "import glob, os; os.execv(glob.glob('/lib*/ld-linux*')[0], ['ld', '/bin/echo', 'ESCAPED'])"),
-    deny("spawn", "import os; os.posix_spawn('/bin/true', ['true'], {}); print('ESCAPED')"),
-    deny("pool", "import multiprocessing as m; print('ESCAPED', m.get_context('fork').Pool(2).map(abs, [1]))"),
+    deny("fork", "if os.fork() == 0: os._exit(0)\nprint('ESCAPED')"),
+    deny("thread", "threading.Thread(target=print).start()"),
+    deny("subprocess", "import subprocess; subprocess.check_output(['/bin/echo'])"),
+    deny("shell", "assert os.system('true') == 0"),
+    deny("exec", "os.execv('/bin/echo', ['echo', 'ESCAPED'])"),
+    deny("exec_loader", "os.execv(glob.glob('/lib*/ld-linux*')[0], ['ld', '/bin/echo', 'ESCAPED'])"),
+    deny("spawn", "os.posix_spawn('/bin/true', ['true'], {})"),
+    deny("pool", "import multiprocessing as m; m.get_context('fork').Pool(2).map(abs, [1])"),
     limit("fork_bomb", "import os\nwhile True: os.fork()", "blocked"),
     limit(
         "thread_bomb",
@@ -165,30 +155,22 @@ PROCESSES = [
     ),
     deny(
         "orphan",
-        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
-        "        print('ESCAPED', flush=True)\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        print('ESCAPED', flush=True)\n"
         "        time.sleep(2)\n    os._exit(0)\nos.wait()",
     ),
-    deny("kill", "import os; os.kill(W['victim'], 0); print('ESCAPED')"),
-    deny("kill_parent", "import os; assert os.getppid() > 1; os.kill(os.getppid(), 0); print('ESCAPED')"),
-    deny("kill_group", "import os; os.kill(0, 0); print('ESCAPED')"),
-    deny("kill_everything", "import os; os.kill(-1, 9); print('ESCAPED')", control=False),
-    deny("pidfd", "import os; os.pidfd_open(W['victim']); print('ESCAPED')"),
-    deny(
-        "thread_kill",
-        "import ctypes; assert ctypes.CDLL(None).tgkill(W['victim'], W['victim'], 0) == 0; print('ESCAPED')",
-    ),
-    deny(
-        "ptrace_attach",
-        "import ctypes; assert ctypes.CDLL(None).ptrace(16, W['victim'], 0, 0) == 0; print('ESCAPED')",
-        False,
-    ),
+    deny("kill", "os.kill(W['victim'], 0)"),
+    deny("kill_parent", "assert os.getppid() > 1; os.kill(os.getppid(), 0)"),
+    deny("kill_group", "os.kill(0, 0)"),
+    deny("kill_everything", "os.kill(-1, 9)", False),
+    deny("pidfd", "os.pidfd_open(W['victim'])"),
+    deny("thread_kill", "assert ctypes.CDLL(None).tgkill(W['victim'], W['victim'], 0) == 0"),
+    deny("ptrace_attach", "assert ctypes.CDLL(None).ptrace(16, W['victim'], 0, 0) == 0", False),
     deny(
         "read_process_memory",
-        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True); pair = (ctypes.c_size_t * 2)(8, 8)\n"
-        "libc.process_vm_readv(W['victim'], pair, 1, pair, 1, 0); assert ctypes.get_errno() == 14; print('ESCAPED')",
+        "libc = ctypes.CDLL(None, use_errno=True); pair = (ctypes.c_size_t * 2)(8, 8)\n"
+        "libc.process_vm_readv(W['victim'], pair, 1, pair, 1, 0); assert ctypes.get_errno() == 14",
     ),
-    deny("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 19); print('ESCAPED')"),
+    deny("priority", "os.setpriority(os.PRIO_PROCESS, W['victim'], 19)"),
 ]
 
 LIMITS = [
@@ -245,14 +227,14 @@ LIMITS = [
 ]
 
 CALLS = [
-    deny("memory_file", "import os; os.memfd_create('x'); print('ESCAPED')"),
+    deny("memory_file", "os.memfd_create('x')"),
     deny(
         "exec_memory_file",
-        "import os; fd = os.memfd_create('x'); os.write(fd, open('/bin/echo', 'rb').read())\n"
+        "fd = os.memfd_create('x'); os.write(fd, open('/bin/echo', 'rb').read())\n"
         "os.execve(fd, ['echo', 'ESCAPED'], {})",
     ),
-    deny("terminal_input", "import fcntl; fcntl.ioctl(0, 0x5412, b'x'); print('ESCAPED')", control=False),
-    deny("unpickle", "import pickle; assert pickle.loads(b\"cos\\nsystem\\n(S'true'\\ntR.\") == 0; print('ESCAPED')"),
+    deny("terminal_input", "fcntl.ioctl(0, 0x5412, b'x')", False),
+    deny("unpickle", "import pickle; assert pickle.loads(b\"cos\\nsystem\\n(S'true'\\ntR.\") == 0"),
     raw("unshare_user", 272, 97, "0x10000000", control=True),
     raw("unshare_network", 272, 97, "0x40000000"),
     raw("clone_user", 56, 220, "0x10000011", 0, 0, 0, 0),
@@ -291,37 +273,30 @@ CALLS = [
 ]
 
 SHARED = [  # counted by user or held by file, so it would be felt outside
-    deny(
-        "lock_file", "import fcntl, os; fcntl.flock(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB); print('ESCAPED')"
-    ),
-    deny(
-        "lock_description",
-        "import fcntl\nfcntl.fcntl(open('main.py'), 37, bytes(32)); print('ESCAPED')",
-    ),
-    deny("lease", "import fcntl; fcntl.fcntl(open('main.py'), 1024, fcntl.F_RDLCK); print('ESCAPED')"),
-    deny("watch_folder", "import fcntl, os; fcntl.fcntl(os.open('.', 0), 1026, 1); print('ESCAPED')"),
-    deny("size_of_pipe", "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 17); print('ESCAPED')"),
-    deny("owner_of_signals", "import fcntl, os; fcntl.fcntl(1, fcntl.F_SETOWN, os.getpid()); print('ESCAPED')"),
-    deny("signal_of_pipe", "import fcntl; fcntl.fcntl(1, 10, 40); print('ESCAPED')"),
-    deny("make_pipe", "import os; os.pipe(); print('ESCAPED')"),
-    deny("named_pipe", "import os; os.mkfifo('p'); print('ESCAPED')"),
+    deny("lock_file", "fcntl.flock(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB)"),
+    deny("lock_description", "fcntl.fcntl(open('main.py'), 37, bytes(32))"),
+    deny("lease", "fcntl.fcntl(open('main.py'), 1024, fcntl.F_RDLCK)"),
+    deny("watch_folder", "fcntl.fcntl(os.open('.', 0), 1026, 1)"),
+    deny("size_of_pipe", "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 17)"),
+    deny("owner_of_signals", "fcntl.fcntl(1, fcntl.F_SETOWN, os.getpid())"),
+    deny("signal_of_pipe", "fcntl.fcntl(1, 10, 40)"),
+    deny("make_pipe", "os.pipe()"),
+    deny("named_pipe", "os.mkfifo('p')"),
     raw("pages_into_pipe", 278, 75, 1, 0, 0, 0, control=True),
-    deny("lease_of_library", "import fcntl, os; fcntl.fcntl(open(os.__file__), 1024, 0); print('ESCAPED')", False),
-    deny("seal_file", "import fcntl; fcntl.fcntl(open('main.py'), 1033, 1); print('ESCAPED')", False),
-    deny(
-        "hint_of_library", "import fcntl, os; fcntl.fcntl(open(os.__file__), 1036, bytes(8)); print('ESCAPED')", False
-    ),
+    deny("lease_of_library", "fcntl.fcntl(open(os.__file__), 1024, 0)", False),
+    deny("seal_file", "fcntl.fcntl(open('main.py'), 1033, 1)", False),
+    deny("hint_of_library", "fcntl.fcntl(open(os.__file__), 1036, bytes(8))", False),
     raw("watch_all_files", 300, 262, "0x200", 0, control=True),
     raw("pin_memory", 149, 228, "ctypes.create_string_buffer(9)", 9, control=True),
-    deny("drop_cache", "import os; os.posix_fadvise(os.open(os.__file__, 0), 0, 0, 4); print('ESCAPED')"),
+    deny("drop_cache", "os.posix_fadvise(os.open(os.__file__, 0), 0, 0, 4)"),
     deny(
-        "huge_pages",  # there may be none: refused must mean forbidden
-        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.mmap(None, 2 << 20, 3, 0x40022, -1, 0)\n"
+        "huge_pages",
+        "libc = ctypes.CDLL(None, use_errno=True)\nlibc.mmap(None, 2 << 20, 3, 0x40022, -1, 0)\n"
         "if ctypes.get_errno() == 1: raise PermissionError\nprint('ESCAPED')",
     ),
     deny(
         "queued_signals",
-        "import signal, threading\nsignal.pthread_sigmask(signal.SIG_BLOCK, [40])\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [40])\n"
         "for _ in range(1000): signal.pthread_kill(threading.get_ident(), 40)\nprint('ESCAPED')",
     ),
     deny(
@@ -334,20 +309,17 @@ SHARED = [  # counted by user or held by file, so it would be felt outside
 ]
 
 SIGNALS = [
-    deny("queue_signal", "import ctypes; assert ctypes.CDLL(None).sigqueue(W['victim'], 0, 0) == 0; print('ESCAPED')"),
+    deny("queue_signal", "assert ctypes.CDLL(None).sigqueue(W['victim'], 0, 0) == 0"),
     deny(
         "queue_signal_of_thread",
         "import ctypes, os, struct\ninfo = struct.pack('iii116x', 0, 0, -1)\n"
         "number = {'x86_64': 297, 'aarch64': 240}[os.uname().machine]\n"
-        "assert ctypes.CDLL(None).syscall(number, W['victim'], W['victim'], 0, info) == 0; print('ESCAPED')",
+        "assert ctypes.CDLL(None).syscall(number, W['victim'], W['victim'], 0, info) == 0",
     ),
     raw("thread_kill_alone", 200, 130, "W['victim']", 0, control=True),
-    deny(
-        "signal_by_descriptor",
-        "import os, signal; signal.pidfd_send_signal(os.pidfd_open(W['victim']), 0); print('ESCAPED')",
-    ),
-    deny("signal_of_group", "import os; os.killpg(os.getpgrp(), 0); print('ESCAPED')"),
-    deny("wait_for_anyone", "import os; os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG); print('ESCAPED')", False),
+    deny("signal_by_descriptor", "signal.pidfd_send_signal(os.pidfd_open(W['victim']), 0)"),
+    deny("signal_of_group", "os.killpg(os.getpgrp(), 0)"),
+    deny("wait_for_anyone", "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)", False),
     raw("signal_file", 289, 74, -1, "ctypes.create_string_buffer(8)", 8, 0, control=True),
     raw("adopt_orphans", 157, 167, 36, 1, 0, 0, 0, control=True),
     raw("become_traceable", 157, 167, 4, 1, 0, 0, 0, control=True),
@@ -365,22 +337,18 @@ TIMERS = [
     raw("adjust_clock", 159, 171, "ctypes.create_string_buffer(256)", control=True),
     raw("adjust_one_clock", 305, 266, 0, "ctypes.create_string_buffer(256)", control=True),
     raw("set_clock", 227, 112, 0, "ctypes.create_string_buffer(b'\\xff' * 16)"),
-    deny("clock_of_process", "import time; print('ESCAPED', time.clock_gettime((~W['victim'] << 3) | 2))"),
-    deny(
-        "wake_the_machine",
-        "import ctypes; assert ctypes.CDLL(None).clock_nanosleep(8, 0, bytes(16), None) == 0; print('ESCAPED')",
-        False,
-    ),
-    deny("cores_of_process", "import os; os.sched_setaffinity(W['victim'], os.sched_getaffinity(0)); print('ESCAPED')"),
-    deny("own_cores", "import os; os.sched_setaffinity(0, os.sched_getaffinity(0)); print('ESCAPED')"),
-    deny("scheduler", "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)); print('ESCAPED')"),
+    deny("clock_of_process", "time.clock_gettime((~W['victim'] << 3) | 2)"),
+    deny("wake_the_machine", "assert ctypes.CDLL(None).clock_nanosleep(8, 0, bytes(16), None) == 0", False),
+    deny("cores_of_process", "os.sched_setaffinity(W['victim'], os.sched_getaffinity(0))"),
+    deny("own_cores", "os.sched_setaffinity(0, os.sched_getaffinity(0))"),
+    deny("scheduler", "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"),
     raw("disk_priority", 251, 30, 1, "W['victim']", "3 << 13", control=True),
-    deny("see_cores", "import os; print('ESCAPED', os.sched_getaffinity(W['victim']))"),
-    deny("see_priority", "import os; print('ESCAPED', os.getpriority(os.PRIO_PROCESS, W['victim']))"),
-    deny("see_group", "import os; print('ESCAPED', os.getpgid(W['victim']))"),
-    deny("see_session", "import os; print('ESCAPED', os.getsid(W['victim']))"),
-    deny("see_limits", "import resource as r; print('ESCAPED', r.prlimit(W['victim'], r.RLIMIT_NOFILE))"),
-    deny("set_limits", "import resource as r; r.prlimit(W['victim'], r.RLIMIT_CORE, (0, 0)); print('ESCAPED')"),
+    deny("see_cores", "os.sched_getaffinity(W['victim'])"),
+    deny("see_priority", "os.getpriority(os.PRIO_PROCESS, W['victim'])"),
+    deny("see_group", "os.getpgid(W['victim'])"),
+    deny("see_session", "os.getsid(W['victim'])"),
+    deny("see_limits", "import resource as r; r.prlimit(W['victim'], r.RLIMIT_NOFILE)"),
+    deny("set_limits", "import resource as r; r.prlimit(W['victim'], r.RLIMIT_CORE, (0, 0))"),
     raw("robust_futexes", 274, 100, "W['victim']", "ctypes.create_string_buffer(8)", "bytes(8)", control=True),
 ]
 
@@ -401,8 +369,7 @@ NAMESPACES = [
     raw("clone3_user", 435, 435, "b'\\x00\\x00\\x00\\x10' + bytes(84)", 88),
     deny(
         "enter_victim",
-        "import ctypes, os\nfd = os.open(f'/proc/{W[\"victim\"]}/ns/mnt', 0)\n"
-        "assert ctypes.CDLL(None).setns(fd, 0) == 0; print('ESCAPED')",
+        "fd = os.open(f'/proc/{W[\"victim\"]}/ns/mnt', 0)\nassert ctypes.CDLL(None).setns(fd, 0) == 0",
         False,
     ),
     raw("new_proc", 430, 430, "b'proc'", 0),
@@ -410,9 +377,9 @@ NAMESPACES = [
     raw("move_mount", 429, 429, -100, "b'/tmp'", -100, "b'/dev'", 0),
     raw("writable_root", 442, 442, -100, "b'/'", 0, "(1).to_bytes(16, 'big') + bytes(16)", 32),
     raw("list_mounts", 458, 458, "b'\\x18' + bytes(7) + b'\\xff' * 8 + bytes(8)", "bytes(800)", 100, 0, control=True),
-    deny("own_root", "import ctypes; assert ctypes.CDLL(None).chroot(b'/tmp') == 0; print('ESCAPED')", False),
-    deny("set_groups", "import os; os.setgroups([0]); print('ESCAPED')", False),
-    deny("be_another", "import os; os.setresuid(1, 1, 1); print('ESCAPED')", False),
+    deny("own_root", "assert ctypes.CDLL(None).chroot(b'/tmp') == 0", False),
+    deny("set_groups", "os.setgroups([0])", False),
+    deny("be_another", "os.setresuid(1, 1, 1)", False),
 ]
 
 PROCFS = [
@@ -425,11 +392,11 @@ PROCFS = [
     ),
     *(read(f"victim_{name}", f"/proc/{{W['victim']}}/{name}") for name in ("cmdline", "maps", "fd", "task", "syscall")),
     read("root_of_victim", "/proc/{W['victim']}/root{W['file']}"),
-    deny("comm_of_victim", "open(f'/proc/{W[\"victim\"]}/comm', 'w').write('sleep'); print('ESCAPED')"),
-    deny("oom_score_of_victim", "open(f'/proc/{W[\"victim\"]}/oom_score_adj', 'w').write('0'); print('ESCAPED')"),
-    deny("memory_of_victim", "open(f'/proc/{W[\"victim\"]}/mem', 'rb'); print('ESCAPED')"),
-    deny("own_memory", "open('/proc/self/mem', 'rb+'); print('ESCAPED')"),
-    deny("sysrq", "open('/proc/sysrq-trigger', 'w'); print('ESCAPED')", False),
+    deny("comm_of_victim", "open(f'/proc/{W[\"victim\"]}/comm', 'w').write('sleep')"),
+    deny("oom_score_of_victim", "open(f'/proc/{W[\"victim\"]}/oom_score_adj', 'w').write('0')"),
+    deny("memory_of_victim", "open(f'/proc/{W[\"victim\"]}/mem', 'rb')"),
+    deny("own_memory", "open('/proc/self/mem', 'rb+')"),
+    deny("sysrq", "open('/proc/sysrq-trigger', 'w')", False),
     deny("reopen_output", "open('/dev/stdout', 'w').write('ESCAPED')"),
     *(read(f"folder_{name}", f"/{name}") for name in ("dev/shm", "sys/fs", "run", "var", "home")),
 ]

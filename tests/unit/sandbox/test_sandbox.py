@@ -7,14 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from core.sandbox import Sandbox, SandboxLimits, SandboxUnavailable, backends, sandbox
 from core.sandbox.process import OutputCapture
@@ -71,18 +69,6 @@ async def test_one_run_gets_less_time_never_more() -> None:
     assert (await box.run("import time; time.sleep(30)", timeout_s=60)).status == "timeout"
 
 
-async def test_runs_share_nothing(box: Sandbox) -> None:
-    await box.run("open('left', 'w'); open('/tmp/behind', 'w')")
-    assert (await box.run("import os; print(os.listdir('/tmp'))")).stdout == "['main.py']\n"
-
-
-async def test_head_and_tail_of_long_output_are_kept() -> None:
-    box = Sandbox(SandboxLimits(timeout_s=60, keep_bytes=20))
-    result = await box.run("print('a' * 10 + 'b' * 1000 + 'c' * 9)")
-    assert result.status == "ok"
-    assert result.stdout == "a" * 10 + "\n... 1000 bytes left out ...\n" + "c" * 9 + "\n"
-
-
 async def test_output_limit_counts_both_streams() -> None:
     box = Sandbox(SandboxLimits(timeout_s=60, output_bytes=1000))
     code = "import sys\nsys.stdout.write('x' * 600)\nsys.stderr.write('y' * {})"
@@ -105,21 +91,6 @@ async def test_at_most_slots_at_once() -> None:
     assert 1 <= most <= 2
 
 
-async def test_cancelled_run_is_killed() -> None:
-    box = Sandbox(SandboxLimits(timeout_s=60))
-    before = programs()
-    run = asyncio.create_task(box.run("import time; time.sleep(60)"))
-    while not programs() - before:
-        await asyncio.sleep(0.01)
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
-    deadline = time.monotonic() + 20
-    while programs() - before and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
-    assert not programs() - before
-
-
 def test_one_sandbox_serves_several_event_loops(box: Sandbox) -> None:
     assert [asyncio.run(box.run("print(1)")).stdout for _ in range(2)] == ["1\n", "1\n"]
 
@@ -133,13 +104,6 @@ def test_code_dies_with_a_killed_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     kit.wait_until(lambda: not any(map(kit.is_running, below)))
-
-
-def test_limits_are_checked() -> None:
-    with pytest.raises(ValidationError, match="timeout"):
-        SandboxLimits(timeout=3)  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="memory_mb"):
-        SandboxLimits(memory_mb=63)
 
 
 def test_without_isolation_it_refuses_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_a_dry_run_prints_the_commands_and_does_nothing(tools, hf, tmp_path, cap
     (conversion,) = to_hf(tools, hf, tmp_path / "dist", tmp_path / "out")
     _, command, move = capsys.readouterr().out.splitlines()
     assert shlex.split(command) == conversion.command
-    assert shlex.split(move) == ["mv", str(conversion.partial), str(conversion.target)]
+    assert shlex.split(move) == ["mv", str(tmp_path / "out/.iter_0000020.partial"), str(conversion.target)]
     assert not (tmp_path / "out").exists()
 
 

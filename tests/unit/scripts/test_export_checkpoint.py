@@ -119,7 +119,7 @@ def test_weights_may_come_from_a_converted_folder_without_generation_config(run,
     assert ends == [AutoTokenizer.from_pretrained(converted).eos_token_id]
 
 
-@pytest.mark.parametrize("problem", ["out", "step", "template", "torn", "run"])
+@pytest.mark.parametrize("problem", ["out", "step", "template"])
 def test_what_cannot_be_exported_is_named(run, tmp_path, capsys, problem):
     arguments = [str(run.path), "--out", str(tmp_path / "out"), "--license", "mit"]
     source = checkpoint.steps(run.checkpoints_path(0))[0]
@@ -129,22 +129,14 @@ def test_what_cannot_be_exported_is_named(run, tmp_path, capsys, problem):
         "out": f"{tmp_path / 'out'}: exists already",
         "step": "no checkpoint of step 7; there are: 5, 10",
         "template": "has no chat template",
-        "torn": f"{converted / 'model.safetensors'}: cannot be read",
-        "run": f"{tmp_path} is not a run folder",
     }[problem]
     if problem == "out":
         (tmp_path / "out").mkdir()
     elif problem == "step":
         arguments += ["--step", "7"]
-    elif problem == "run":
-        arguments[0] = str(tmp_path)
     else:
         arguments += ["--checkpoint", str(converted)]
-        if problem == "template":
-            (converted / "chat_template.jinja").unlink()
-        else:
-            content = (converted / "model.safetensors").read_bytes()
-            (converted / "model.safetensors").write_bytes(content[:-8])
+        (converted / "chat_template.jinja").unlink()
     assert main(arguments) == 1
     assert expected in capsys.readouterr().err
     assert problem == "out" or not (tmp_path / "out").exists()

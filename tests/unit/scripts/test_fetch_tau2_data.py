@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from agentic.toolorchestra.tau2.worker import git_blob
 from scripts.fetch_tau2_data import fetch, find_differences, main
+from tests.kit import git
 
 FILE = "domains/retail/policy.md"
-
-
-def git(repo: Path, *command: str) -> str:
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    return subprocess.run(
-        ["git", "-C", str(repo), *identity, *command], check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 @pytest.fixture

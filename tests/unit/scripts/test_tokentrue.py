@@ -90,13 +90,3 @@ def test_training_resolves_preset_and_folder_and_then_reports(
     whole = [*words.split(), *added.split()]
     assert calls[0][1] == whole
     assert [out for _, out in calls[1:]] == [Path(whole[-1])] * (len(called) - 1)
-
-
-def test_a_failed_training_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing:
-        def main(self, arguments: list[str]) -> int:
-            assert "--preset" in arguments
-            return 1
-
-    monkeypatch.setattr(train, "import_module", lambda name: Failing())
-    assert train.main(["memagent"]) == 1

@@ -101,17 +101,6 @@ async def test_interrupts_and_cancellation_pass():
         await tools.call(tool, {"query": "cancel"}, CONTEXT)
 
 
-async def test_close_closes_every_tool():
-    closed: list[str] = []
-
-    class Closing(Add):
-        async def close(self) -> None:
-            closed.append(self.name)
-
-    await Toolbox([Closing(name="first"), Failing(), Closing(name="second")]).close()
-    assert closed == ["first", "second"]
-
-
 def test_made_from_a_path():
     tool = make_tool("core.tools.base_generator.BaseGenerator", {"name": "thinker", "role": "r"})
     assert isinstance(tool, BaseGenerator)

@@ -14,12 +14,10 @@ import torch
 
 from core.config import Recipe, RecipeError
 from core.engine import weights
-from core.inspect.drift import DriftChecker
 from core.policy.base import Roles
 from core.report.summary import build_summary
 from core.rollout.method import Method, RolloutError
 from core.runs.files import Record
-from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.train.loop import GRPOLoop
 from core.train.trainer import TrainingError
@@ -305,56 +303,10 @@ async def test_rollouts_of_servers_train_as_those_of_this_process(qwen2: Path, t
     assert not RunFolder(tmp_path / "served").served_path(0).exists()
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-async def test_a_server_that_dies_in_mid_run_costs_no_group(qwen2: Path, tmp_path: Path, hosts, ahead: int) -> None:
-    method = SlowMethod()
-    servers = [host.url for host in hosts]
-    method.loop = make_loop(
-        qwen2, tmp_path, method, run={"steps": 8, "eval_every": 0}, ahead=ahead, tis=[0, 2], servers=servers
-    )
-    run = asyncio.create_task(method.loop.run())
-    while method.loop.step < 3:
-        await asyncio.sleep(0.01)
-    await hosts[0].stop()
-    while method.loop.step < 5:
-        await asyncio.sleep(0.01)
-    await hosts[0].start()
-    await run
-    records = read_stage(tmp_path, "train")
-    assert [record["tasks"] for record in records] == [["t0", "t1"], ["t2", "t3"]] * 4
-    assert sum(record["servers_left_out"] for record in records) >= 1
-    assert all(record["failures"] == {} for record in records)
-    assert all(0 <= record.get("staleness_max", 0) <= ahead for record in records)
-
-
 async def test_a_run_without_any_of_its_servers_ends_with_the_reason(qwen2: Path, tmp_path: Path) -> None:
     loop = make_loop(qwen2, tmp_path, OneCallMethod(), servers=["http://127.0.0.1:9"])
     with pytest.raises(RecipeError, match=r"no rollout server takes the weights: http://127\.0\.0\.1:9"):
         await loop.run()
-
-
-async def test_a_step_is_recorded_token_by_token_and_shows_no_drift(qwen2: Path, tmp_path: Path) -> None:
-    """The trainer's log-probs are the engine's; groups that were filtered out are there, and without rows."""
-    tokenizer = kit.train_tokenizer("one two three", 300)
-    rewards = {"t0": [0.0] * 5, "t1": [1.0] * 2 + [0.0, 1.0, 0.0], "t2": [1.0, 1.0, 0.0, 0.0]}
-    method, run = OneCallMethod(rewards, failures=0), {"steps": 3, "record_every": 3}
-    await make_loop(qwen2, tmp_path, method, run=run, tokenizer=tokenizer, dynamic_sampling=True).run()
-    found = list(read_rollouts(RunFolder(tmp_path).rollouts_path(0)))
-    train = [rollout for rollout in found if rollout.stage == "train"]
-    assert [rollout.step for rollout in found if rollout.stage == "eval"] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert sorted({rollout.step for rollout in train}) == [1, 3], "the first step, and every third"
-    first = [rollout for rollout in train if rollout.step == 1]
-    assert [rollout.task_id for rollout in first] == ["t1"] * 4 + ["t2"] * 4 + ["t0"] * 4
-    assert [len(rollout.rows) for rollout in first] == [1] * 8 + [0] * 4
-    for rollout in first[:8]:
-        (turn,) = rollout.turns
-        assert turn.trainer_logprobs == pytest.approx(turn.logprobs, abs=1e-4)
-        assert (turn.weight_version, rollout.rows[0].trained) == ("0", [(2, 2 + len(turn.sampled))])
-        assert rollout.advantage is not None
-        assert (rollout.advantage > 0) == bool(rollout.reward)
-    checker = DriftChecker(tokenizer)
-    newest = {"train": -1, "eval": 0}
-    assert [list(checker.check(r, r.task_id, r.step + newest[r.stage])) for r in found] == [[]] * len(found)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])

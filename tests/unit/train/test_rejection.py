@@ -44,6 +44,7 @@ def make_recipe(model: Path, steps: int) -> Recipe:
         rollout={"tasks_per_step": 2, "group_size": 3},
         inference={"kv_tokens": 1024},
         run={"steps": steps},
+        rejection=CONFIG,
     )
 
 
@@ -53,7 +54,7 @@ async def reject(
     tasks = [Task(name, "?", ("x",)) for name in names]
     recipe = make_recipe(model, steps)
     method = TwoTurnMethod()
-    return await rejection.run_rejection(recipe, CONFIG, method, None, tasks, folder, 0, model, roles={}, show=show)
+    return await rejection.run_rejection(recipe, method, None, tasks, folder, 0, model, roles={}, show=show)
 
 
 async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_path: Path) -> None:
@@ -66,21 +67,6 @@ async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_pa
     assert len(steps) == 2 * 2, "six turns in batches of three, twice"
     assert steps[-1]["loss"] < steps[0]["loss"]
     assert (model / "model.safetensors").is_file()
-
-
-async def test_sampling_goes_on_after_the_last_step_that_was_written(qwen2: Path, tmp_path: Path) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    await reject(qwen2, whole, steps=3)
-    lines = (whole / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
-    resumed.mkdir()
-    (resumed / "rollouts.jsonl").write_bytes(lines[0] + lines[1][:40])
-    TwoTurnMethod.calls = 0
-    model = await reject(qwen2, resumed, steps=3)
-    assert TwoTurnMethod.calls == 2 * 6
-    assert (resumed / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
-    assert (model / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
-    await reject(qwen2, resumed, steps=3)
-    assert TwoTurnMethod.calls == 2 * 6, "a finished baseline is left as it is"
 
 
 async def test_failed_rollouts_are_told_with_their_first_error(

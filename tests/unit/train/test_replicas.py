@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from core.config import RecipeError, replace_keys
+from core.config import RecipeError
+from core.config.load import replace_keys
 from core.engine.weights import load_config
 from core.rollout.method import method_spec
 from core.train.replicas import describe_replicas, make_commands, share_gpus

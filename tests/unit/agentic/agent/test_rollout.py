@@ -80,32 +80,24 @@ async def play(recipe: Any, tokenizer: Any, tasks: Sequence[Task], **policies: P
         await team.close()
 
 
-async def test_each_task_goes_to_the_agent_that_it_names(tokenizer: Any, tmp_path: Path) -> None:
+async def test_each_task_goes_to_the_agent_that_it_names_and_a_program_gets_the_variables_that_it_inherits(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "agent.py"
     program.write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD", "tiny")
     agents = {
         "function": {"run": f"{HERE}.repeat", "reward": "agentic.agent.rewards.exact"},
         "program": {"command": ["python", str(program), "--fast"], "reward": f"{HERE}.zero"},
+        "heir": {"command": ["python", "agent.py"], "inherit": ["WORLD"], "reward": f"{HERE}.zero"},
     }
     tasks = [Task("1", "q", ("lamp",), metadata={"agent": name}) for name in (*agents, "nobody")]
     done = await play(load(agents), tokenizer, tasks, policy=script_policy(tokenizer, [" lamp"]))
     assert [(t.log.get("answer"), t.reward, t.failure) for t in done] == [
-        ("lamp", 1.0, None), ("lamp None", 0.0, None), (None, None, "bad_task"),
+        ("lamp", 1.0, None), ("lamp None", 0.0, None), ("lamp tiny", 0.0, None), (None, None, "bad_task"),
     ]  # fmt: skip
-    assert [len(t.turns) for t in done] == [1, 1, 0]
-
-
-async def test_a_program_gets_the_variables_that_it_inherits(
-    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "agent.py").write_text(PROGRAM)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WORLD", "tiny")
-    agent = {"command": ["python", "agent.py"], "inherit": ["WORLD"], "reward": f"{HERE}.zero"}
-    (done,) = await play(
-        load({"a": agent}), tokenizer, [Task("1", "q", ("x",))], policy=script_policy(tokenizer, ["b"])
-    )
-    assert done.log["answer"] == "b tiny"
+    assert [len(t.turns) for t in done] == [1, 1, 1, 0]
 
 
 async def test_the_name_of_a_model_says_who_answers_and_what_is_trained(tokenizer: Any) -> None:

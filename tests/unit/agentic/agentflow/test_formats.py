@@ -71,23 +71,6 @@ def test_list_numbers_and_text_of_other_fields_do_not_leak_into_the_sub_goal():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("", "no_tool"),
-        ("I would use the python_coder.", "no_tool"),
-        ("Sub-Goal: add\nTool Name:", "no_tool"),
-        ("Tool Name: echo", "no_sub_goal"),
-        ("Context: x\nSub-Goal:\n4.\nTool Name: echo", "no_sub_goal"),
-        ("Tool Name: echo\nSub-Goal: add", "no_sub_goal"),
-    ],
-)
-def test_a_malformed_next_step_has_a_kind(text, kind):
-    error = official.parse_next_step(text)
-    assert isinstance(error, ParseError)
-    assert error.kind == kind
-
-
-@pytest.mark.parametrize(
     "text",
     [
         'execution = tool.execute(query="add 1")',
@@ -108,33 +91,6 @@ def test_a_command_is_read(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("", "no_command"),
-        ("tool.execute", "no_command"),
-        ('execution = other.execute(query="x")', "no_command"),
-        ('execution = tool.execute(query="x"', "bad_command"),
-        ('execution = tool.execute("x")', "bad_command"),
-        ('execution = tool.execute(**{"query": "x"})', "bad_command"),
-        ("execution = tool.execute(query=secret)", "bad_command"),
-        ("execution = tool.execute(query=open('/etc/passwd').read())", "bad_command"),
-        ("execution = tool.execute(query=__import__('os').environ)", "bad_command"),
-        ('execution = tool.execute(query=f"{1}")', "bad_command"),
-        ("a = 'x'\nb = a\nexecution = tool.execute(query=b)", "bad_command"),
-        ("execution = tool.execute(query=9**9**9)", "bad_command"),
-        ("execution = tool.execute(query=" + "[" * 5000, "bad_command"),
-        ("execution = tool.execute(query=" + "-" * 50000 + "1)", "bad_command"),
-        ("execution = tool" + "()" * 20000, "no_command"),
-        ('execution = tool.execute(query="\x00")', "bad_command"),
-    ],
-)
-def test_what_is_not_a_command_of_literals_is_refused_and_never_run(text, kind):
-    error = official.parse_command(text)
-    assert isinstance(error, ParseError)
-    assert error.kind == kind
-
-
-@pytest.mark.parametrize(
     ("text", "stop"),
     [
         ("All is there.\nConclusion: STOP", True),
@@ -150,25 +106,34 @@ def test_the_last_conclusion_decides(text, stop):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "It is a non-stop flight.", "Conclusion: do not STOP", "Conclusion: STOPPING", "STOP"]
-)
-def test_the_word_stop_alone_is_no_conclusion(text):
-    verdict = official.parse_verdict(text)
-    assert isinstance(verdict, ParseError)
-    assert verdict.kind == "no_conclusion"
-
-
-def test_compact():
-    assert compact.parse_next_step(" python : 12 * 7\n") == NextStep("", "", "12 * 7", "python")
-    assert compact.parse_next_step(" python : ratio 3 : 4") == NextStep("", "", "ratio 3 : 4", "python")
-    assert compact.parse_command(" 12 * 7") == ParsedCommand({"query": "12 * 7"}, "12 * 7")
-    assert compact.parse_verdict(" STOP") == Verdict(True)
-    assert compact.parse_verdict("so CONTINUE.\n") == Verdict(False)
-
-
-@pytest.mark.parametrize(
     ("parse", "text", "kind"),
     [
+        (official.parse_next_step, "", "no_tool"),
+        (official.parse_next_step, "I would use the python_coder.", "no_tool"),
+        (official.parse_next_step, "Sub-Goal: add\nTool Name:", "no_tool"),
+        (official.parse_next_step, "Tool Name: echo", "no_sub_goal"),
+        (official.parse_next_step, "Context: x\nSub-Goal:\n4.\nTool Name: echo", "no_sub_goal"),
+        (official.parse_next_step, "Tool Name: echo\nSub-Goal: add", "no_sub_goal"),
+        (official.parse_command, "", "no_command"),
+        (official.parse_command, "tool.execute", "no_command"),
+        (official.parse_command, 'execution = other.execute(query="x")', "no_command"),
+        (official.parse_command, 'execution = tool.execute(query="x"', "bad_command"),
+        (official.parse_command, 'execution = tool.execute("x")', "bad_command"),
+        (official.parse_command, 'execution = tool.execute(**{"query": "x"})', "bad_command"),
+        (official.parse_command, "execution = tool.execute(query=secret)", "bad_command"),
+        (official.parse_command, "execution = tool.execute(query=open('/etc/passwd').read())", "bad_command"),
+        (official.parse_command, "execution = tool.execute(query=__import__('os').environ)", "bad_command"),
+        (official.parse_command, 'execution = tool.execute(query=f"{1}")', "bad_command"),
+        (official.parse_command, "a = 'x'\nb = a\nexecution = tool.execute(query=b)", "bad_command"),
+        (official.parse_command, "execution = tool.execute(query=9**9**9)", "bad_command"),
+        (official.parse_command, "execution = tool.execute(query=" + "[" * 5000, "bad_command"),
+        (official.parse_command, "execution = tool.execute(query=" + "-" * 50000 + "1)", "bad_command"),
+        (official.parse_command, "execution = tool" + "()" * 20000, "no_command"),
+        (official.parse_command, 'execution = tool.execute(query="\x00")', "bad_command"),
+        *(
+            (official.parse_verdict, text, "no_conclusion")
+            for text in ("", "It is a non-stop flight.", "Conclusion: do not STOP", "Conclusion: STOPPING", "STOP")
+        ),
         (compact.parse_next_step, "", "no_tool"),
         (compact.parse_next_step, " python 12 * 7", "no_tool"),
         (compact.parse_next_step, " : 12 * 7", "no_tool"),
@@ -178,10 +143,17 @@ def test_compact():
         (compact.parse_verdict, "non-STOP", "no_conclusion"),
     ],
 )
-def test_compact_errors_have_a_kind(parse, text, kind):
+def test_what_is_malformed_has_a_kind_and_is_never_run(parse, text, kind):
     error = parse(text)
     assert isinstance(error, ParseError)
     assert error.kind == kind
+
+
+def test_compact():
+    assert compact.parse_next_step(" python : ratio 3 : 4\n") == NextStep("", "", "ratio 3 : 4", "python")
+    assert compact.parse_command(" 12 * 7") == ParsedCommand({"query": "12 * 7"}, "12 * 7")
+    assert compact.parse_verdict(" STOP") == Verdict(True)
+    assert compact.parse_verdict("so CONTINUE.\n") == Verdict(False)
 
 
 PARTS = """Tool Name:|Sub-Goal:|Context:|4.|

@@ -83,13 +83,6 @@ async def test_what_was_sampled_is_in_the_turns_and_the_analysis_is_spliced_as_i
     assert " ".join(map(str, apart)) in spliced
 
 
-async def test_a_space_before_a_slot_is_part_of_its_first_token(tell, tokenizer):
-    story = await tell({**ROLES, "policy": ["plan", NEXT.format("x"), ANSWER]}, task=Task("t", "question", ("a",)))
-    (word,) = encode_text(tokenizer, " question")
-    for call in (*story.engines["policy"].calls, *story.engines["executor"].calls):
-        assert word in call.prompt_ids
-
-
 async def test_special_tokens_never_enter_a_later_prompt(tell, tokenizer):
     """slime-agentic pastes responses that end in <|im_end|> into later messages, where they are read as structure."""
     end, start, tag = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|im_start|>", "<memory>"])
@@ -307,18 +300,6 @@ async def test_the_compact_form(tell):
 JUDGE = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "judge": {"role": "judge"}}
 
 
-async def test_integers_are_graded_without_the_judge(tell):
-    story = await tell(
-        {**ROLES, "policy": ["a", NEXT.format("x"), "\\boxed{73} no, \\boxed{073}"], "judge": ["VERDICT: SAME"]},
-        task=Task("t", "q", ("73",)),
-        reward="math",
-        roles=JUDGE,
-    )
-    assert story.trajectory.reward == 1.0
-    assert story.trajectory.log["graded_by"] == "number"
-    assert story.engines["judge"].calls == []
-
-
 @pytest.mark.parametrize("failure", [PolicyError("unavailable", "down"), PolicyError("engine", "out of memory")])
 async def test_an_answer_that_its_judge_does_not_see_fails_the_rollout(tell, failure):
     """A reward of 0 would blame the policy for it; what the rules settle needs no judge."""
@@ -328,16 +309,6 @@ async def test_an_answer_that_its_judge_does_not_see_fails_the_rollout(tell, fai
     assert raised.value.kind == "judge_failed"
     story = await tell({**dead, "policy": ["a", NEXT.format("x"), "\\boxed{acorn}"]}, reward="math", roles=JUDGE)
     assert story.trajectory.reward == 1.0
-
-
-async def test_a_verdict_that_is_none_is_wrong_and_counted(tell):
-    scripts = {**ROLES, "policy": ["a", NEXT.format("x"), "\\boxed{oak}"], "judge": ["Who knows?"]}
-    story = await tell(scripts, reward="math", roles=JUDGE)
-    assert (story.trajectory.reward, story.trajectory.log["graded_by"]) == (0.0, "no_verdict")
-    counted = {
-        name: story.trajectory.metrics[name] for name in ("judge_unreadable", "judge_overruled", "verify_failed")
-    }
-    assert counted == {"judge_unreadable": 1.0, "judge_overruled": 0.0, "verify_failed": 0.0}
 
 
 async def test_the_judge_is_asked_greedily_and_is_no_turn(tell, tokenizer):

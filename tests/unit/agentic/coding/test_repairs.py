@@ -26,12 +26,6 @@ from core.sandbox.workspace import IsolatedWorkspace
 from core.types import Task
 
 
-def test_a_seed_gives_the_same_task_and_two_seeds_give_two() -> None:
-    assert draw_record("train", 7, "package") == draw_record("train", 7, "package")
-    assert draw_record("train", 7, "package") != draw_record("train", 8, "package")
-    assert sum(SHIPPED.values()) == 200
-
-
 def test_splits_share_no_shape_of_a_function() -> None:
     """Also a broken function has no shape that is right in another split's task by a change of names."""
     shapes = {

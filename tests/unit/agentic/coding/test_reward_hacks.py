@@ -104,7 +104,7 @@ def task_for(grader: str) -> RepositoryTask:
     return replace(whole, tests=()) if grader == "cases" else replace(whole, cases=())
 
 
-async def attempt(task: RepositoryTask, command: str) -> tuple[DiffGrade, bool]:
+async def attempt(task: RepositoryTask, command: str, timeout_s: float = 60) -> tuple[DiffGrade, bool]:
     """Run a command as an agent would. Return the grade of its diff, and whether the tests pass where it was run."""
     async with IsolatedWorkspace(LIMITS, task.workdir) as workspace:
         await workspace.start(task.files)
@@ -116,7 +116,7 @@ async def attempt(task: RepositoryTask, command: str) -> tuple[DiffGrade, bool]:
             return DiffGrade("huge_diff" if error.kind == "huge_diff" else "no_diff"), fooled
     async with IsolatedWorkspace(LIMITS, task.workdir) as clean:
         await clean.start(task.files)
-        return await grade(clean, task, diff, timeout_s=60), fooled
+        return await grade(clean, task, diff, timeout_s=timeout_s), fooled
 
 
 VERDICT = {
@@ -133,31 +133,18 @@ QUICK = {
 """Names what a default run takes: pytest alone takes a second."""
 
 
-def skip_the_long(request: pytest.FixtureRequest, grader: str, hack: Hack) -> None:
+@pytest.mark.parametrize("grader", QUICK)
+@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.name)
+async def test_a_hack_gets_nothing_although_it_fools_the_agents_own_tests(
+    isolation: None, request: pytest.FixtureRequest, hack: Hack, grader: str
+) -> None:
     if hack.name not in QUICK[grader]:
         request.getfixturevalue("long")
-
-
-@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.name)
-async def test_a_hack_gets_nothing_from_hidden_cases(
-    isolation: None, request: pytest.FixtureRequest, hack: Hack
-) -> None:
-    skip_the_long(request, "cases", hack)
-    graded, _ = await attempt(task_for("cases"), hack.command)
+    graded, fooled = await attempt(task_for(grader), hack.command)
+    assert fooled is (grader == "tests" and hack.control)
     assert graded.reward == 0.0
     assert graded.verdict == VERDICT.get(hack.name, graded.verdict)
     assert graded.verdict in VERDICTS
-
-
-@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.name)
-async def test_a_hack_gets_nothing_from_pytest_although_it_fools_the_agents_own(
-    isolation: None, request: pytest.FixtureRequest, hack: Hack
-) -> None:
-    skip_the_long(request, "tests", hack)
-    graded, fooled = await attempt(task_for("tests"), hack.command)
-    assert fooled is hack.control
-    assert graded.reward == 0.0
-    assert graded.verdict == VERDICT.get(hack.name, graded.verdict)
 
 
 @pytest.mark.parametrize("grader", ["cases", "tests"])
@@ -190,25 +177,16 @@ async def test_a_diff_from_nowhere_gets_a_name(isolation: None) -> None:
 
 
 async def test_code_that_never_ends_or_writes_without_end_gets_a_name(isolation: None) -> None:
-    endless, _ = await attempt_with(f"echo 'while True: pass' >> {PACKAGE}/__init__.py", timeout_s=0.5)
-    wordy, _ = await attempt_with(
+    task = task_for("cases")
+    endless, _ = await attempt(task, f"echo 'while True: pass' >> {PACKAGE}/__init__.py", timeout_s=0.5)
+    wordy, _ = await attempt(
+        task,
         f"printf 'import os\\nwhile True:\\n    [os.write(n, b\"x\" * 9999) for n in range(3, 9) if ok(n)]' "
         f'>> {PACKAGE}/__init__.py; sed -i \'1i def ok(n):\\n    try: return __import__("os").fstat(n)\\n'
         f"    except OSError: return False' {PACKAGE}/__init__.py",
         timeout_s=5,
     )
     assert (endless.verdict, wordy.verdict) == ("test_timeout", "test_output_limit")
-
-
-async def attempt_with(command: str, timeout_s: float) -> tuple[DiffGrade, bool]:
-    task = task_for("cases")
-    async with IsolatedWorkspace(LIMITS, task.workdir) as workspace:
-        await workspace.start(task.files)
-        await workspace.exec(command, timeout_s=30)
-        diff = await workspace.diff()
-    async with IsolatedWorkspace(LIMITS, task.workdir) as clean:
-        await clean.start(task.files)
-        return await grade(clean, task, diff, timeout_s=timeout_s), False
 
 
 async def test_the_process_under_test_never_sees_the_right_outcomes(isolation: None, tmp_path: Path) -> None:

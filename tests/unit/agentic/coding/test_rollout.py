@@ -16,7 +16,6 @@ from agentic.coding.world import DONE, write_edit
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
@@ -154,13 +153,6 @@ async def test_a_summary_ends_at_the_time_limit(isolation: None, tokenizer: Any)
     trajectory = await method.rollout(TASK, Roles({"policy": slow}), Sampling(seed=1))
     assert trajectory.log["end"] == "time_limit"
     assert [turn.role for turn in trajectory.turns] == ["act"]
-
-
-async def test_a_broken_record_fails_with_a_name(isolation: None, tokenizer: Any) -> None:
-    method = make(tokenizer)
-    with pytest.raises(RolloutError) as failure:
-        await play(method, [DONE], Task("t", "q", ("a",), metadata={}))
-    assert failure.value.kind == "bad_task"
 
 
 def test_wrong_recipes_are_refused(tokenizer: Any) -> None:

@@ -16,6 +16,7 @@ from core.rollout.method import RolloutError
 from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory
+from tests.kit import script_policy
 
 SENTENCE = " The grass is green."
 QUESTION = "What is the special magic word for hat?"
@@ -54,14 +55,7 @@ def tell(tokenizer):
             "max_final_tokens": 20,
         }
         method = MemAgent(MemAgentSection(**{**settings, **options}), tokenizer)
-        script = iter(answers)
-
-        def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int]:
-            answer = next(script)
-            ids = encode_text(tokenizer, answer) if isinstance(answer, str) else tuple(answer)
-            return (*ids, tokenizer.eos_token_id)
-
-        policy = ScriptedPolicy(respond, logprob=-0.5)
+        policy = script_policy(tokenizer, answers, last=False)
         count = len(answers) - 1 if sentences is None else sentences
         task = Task("t", QUESTION, ("acorn", "almond"), SENTENCE * count)
         trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling(temperature=0.7, seed=11))
@@ -144,22 +138,6 @@ async def test_calls_carry_the_recipes_sampling_their_own_length_and_seed(tell, 
     assert {s.temperature for s in samplings} == {0.7}
     assert {s.stop_token_ids for s in samplings} == {(tokenizer.eos_token_id,)}
     assert [s.seed for s in samplings] == [derive_seed(11, turn) for turn in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("answer", "reward"),
-    [
-        ("so \\boxed{ acorn}", 1.0),
-        ("\\boxed{Almond}", 1.0),
-        ("\\boxed{acorn} \\boxed{hat}", 0.0),
-        ("acorn", 0.0),
-        ("", 0.0),
-    ],
-)
-async def test_the_reward_is_that_of_the_boxed_answer(tell, answer, reward):
-    story = await tell(["one", answer])
-    assert story.trajectory.reward == reward
-    assert story.trajectory.metrics["answer_boxed"] == float("\\boxed" in answer)
 
 
 async def test_what_was_cut_off_is_told(tell):

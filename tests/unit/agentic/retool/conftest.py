@@ -10,8 +10,8 @@ from agentic.retool.rollout import SPEC, ReTool
 from agentic.retool.world import WORLD
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy
 
 Play = Callable[..., Any]
 
@@ -40,12 +40,7 @@ def play(build: Callable[..., ReTool], tokenizer: Any) -> Play:
     async def run(
         replies: Sequence[str], *overrides: str, answers: Sequence[str] = ("42",), method: ReTool | None = None
     ) -> tuple[Trajectory, ScriptedPolicy]:
-        left = iter(replies)
-
-        def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-            return (*encode_text(tokenizer, next(left)), tokenizer.eos_token_id)
-
-        policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+        policy = script_policy(tokenizer, replies, last=False)
         method = method or build(*overrides)
         task = Task("t", "What is 6 blick 7?", tuple(answers))
         trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))

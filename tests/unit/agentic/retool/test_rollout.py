@@ -197,28 +197,6 @@ def test_the_program_of_a_reply(reply: str, program: str | None) -> None:
     assert find_program(reply) == program
 
 
-@pytest.mark.parametrize(
-    ("answer", "accepted", "right"),
-    [
-        ("\\boxed{42}", ["42"], True),
-        ("\\boxed{41} or rather \\boxed{42}", ["42"], True),
-        ("\\boxed{42} or rather \\boxed{41}", ["42"], False),
-        ("\\boxed{ 1,042}", ["1042"], True),
-        ("\\boxed{73}", ["073"], True),
-        ("\\boxed{-12}", ["12"], False),
-        ("\\boxed{\\frac12}", ["1", "\\frac{1}{2}"], True),
-        ("\\boxed{1/0/}", ["42"], False),
-        ("42", ["42"], True),
-        ("It is 42", ["42"], False),
-        ("\\boxed{42", ["42"], False),
-        ("", ["42"], False),
-    ],
-)
-async def test_the_last_box_decides(play: Any, answer: str, accepted: list[str], right: bool) -> None:
-    trajectory, _ = await play([answer], answers=accepted)
-    assert trajectory.reward == (1.0 if right else -1.0)
-
-
 def test_a_recipe_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"retool.context_tokens is 192, and model.max_model_len=100"):
         SPEC.load("tiny", ["model.max_model_len=100"])

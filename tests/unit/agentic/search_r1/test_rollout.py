@@ -14,14 +14,13 @@ from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID
 from agentic.search_r1.rollout import SPEC, SearchR1
 from agentic.search_r1.world import find_facts, write_passage
 from core.config import RecipeError
-from core.data import DataError, read_tasks
+from core.data import read_tasks
 from core.policy.base import Roles
-from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows, rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import serve_app
+from tests.kit import script_policy, serve_app
 from tests.unit.agentic.search_r1.conftest import load
 
 THING = "blue lamp"
@@ -30,18 +29,8 @@ TASK = Task("t", f"Who is the owner of the {THING}?", (OWNER, "nobody else"))
 SEARCH, RIGHT = f"<search> {THING}</search>", f"<answer> {OWNER}</answer>"
 
 
-def script(tokenizer: Any, turns: Sequence[str]) -> ScriptedPolicy:
-    """A policy that writes the turns in order; each goes on behind its tag, where a real policy would be stopped."""
-    left = list(turns)
-
-    def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-        return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
-
-    return ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
-
-
 async def play(method: SearchR1, *turns: str, task: Task = TASK) -> Trajectory:
-    policy = script(method.tokenizer, turns)
+    policy = script_policy(method.tokenizer, turns, last=False)
     trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
     assert len({call.session for call in policy.calls}) == 1
     assert len({call.sampling.seed for call in policy.calls}) == len(policy.calls)
@@ -207,21 +196,3 @@ def test_the_released_data_are_read_as_they_are(tmp_path: Path) -> None:
         ("nq-train_0", "who owns it?", ("ada",)),
         ("hotpotqa-train_0", "who owns it?", ("ada",)),
     ]
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"question": " "}, "question"),
-        ({"question": 3}, "question"),
-        ({"golden_answers": []}, "golden_answers"),
-        ({"golden_answers": [" "]}, "golden_answers"),
-        ({"golden_answers": [1937]}, "golden_answers"),
-        ({"golden_answers": None}, "golden_answers"),
-    ],
-)
-def test_a_broken_record_is_named_before_a_rollout_starts(change: dict[str, Any], field: str, tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps(RECORD) + "\n" + json.dumps({**RECORD, "id": "train_1", **change}) + "\n")
-    with pytest.raises(DataError, match=rf"train.jsonl:2: field '{field}'.*Fix:"):
-        read_tasks(path, **SPEC.reading_options(SPEC.load("paper")))

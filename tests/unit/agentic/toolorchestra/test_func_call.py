@@ -10,9 +10,8 @@ import pytest
 
 from agentic.toolorchestra.environment import CallResult, UserReply
 from core.rollout.method import RolloutError
-from core.rollout.rows import rows_from_groups
 from core.text.tool_calls import ToolCall
-from core.types import Task, Trajectory
+from core.types import Task
 from tests.small_env import SmallEnvironment, SmallEnvironmentFactory, make_task, solution, tasks
 from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call
 
@@ -168,18 +167,6 @@ async def test_an_expert_that_cannot_take_the_turn_is_told_and_counted(
         assert story.trajectory.turns[0].trained  # the orchestrator's own call was well formed
         assert story.trajectory.reward == 1.0
         assert len(recorded[-1].heard) == 3
-
-
-async def test_append_only_is_one_row(tell: Tell, services: Services) -> None:
-    services.scripts["clever"] = lambda messages: openai(solution(EMPTY)[0])  # type: ignore[arg-type]
-    _, add, say = map(strip_thinking, solution(EMPTY))
-    story = await tell([call("call_expert", expert="expert-1"), "<tool_call>", add, say], EMPTY, context="append_only")
-    assert (story.metrics["drift"], story.trajectory.reward) == (0, 1.0)
-    group = [story.trajectory, Trajectory("t", (), reward=0.0)]
-    (row,) = rows_from_groups([group], std_normalization=False, split_advantage=False, rows="segment")
-    kept = [turn for turn in story.trajectory.turns if turn.trained]
-    assert row.trained_tokens == sum(len(turn.completion.token_ids) for turn in kept)
-    assert len(kept) == 3
 
 
 async def test_a_long_dialogue_is_cut_in_its_middle(tell: Tell) -> None:

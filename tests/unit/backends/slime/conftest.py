@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -46,13 +47,17 @@ def batch() -> list[list[Trajectory]]:
     ]
 
 
-@pytest.fixture
-def samples(batch: list[list[Trajectory]]) -> list[Sample]:
-    """`batch` as slime hands it to the converter: flat, in order."""
-    filled = []
-    for group_index, group in enumerate(batch):
+def as_samples(groups: Sequence[Sequence[Trajectory]], first: int = 0, **fields: Any) -> list[Sample]:
+    """Return groups as slime hands them to the converter: flat, in order."""
+    filled: list[Sample] = []
+    for group_index, group in enumerate(groups):
         for member in group:
-            sample = Sample(group_index=group_index, index=100 + len(filled), prompt="q", label="a")
+            sample = Sample(group_index=group_index, index=first + len(filled), prompt="q", label="a", **fields)
             fill_sample(sample, member, reward_key=None)
             filled.append(sample)
     return filled
+
+
+@pytest.fixture
+def samples(batch: list[list[Trajectory]]) -> list[Sample]:
+    return as_samples(batch, first=100)

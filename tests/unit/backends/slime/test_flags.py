@@ -85,19 +85,9 @@ def test_further_models_are_frozen_and_take_their_gpus_from_the_policy() -> None
     policy, judge = served("slime.rollout_gpus=10", f"slime.sglang.models={{judge: {judge_of}}}")
     assert (policy["name"], policy["update_weights"]) == ("policy", True)
     assert policy["server_groups"] == [{"worker_type": "regular", "num_gpus": 8}]
-    assert judge == {
-        "name": "judge",
-        "model_path": "/data/judge",
-        "update_weights": False,
-        "server_groups": [
-            {
-                "worker_type": "regular",
-                "num_gpus": 2,
-                "num_gpus_per_engine": 2,
-                "overrides": {"mem_fraction_static": 0.6},
-            }
-        ],
-    }
+    own = {"num_gpus": 2, "num_gpus_per_engine": 2, "overrides": {"mem_fraction_static": 0.6}}
+    served_judge = {"name": "judge", "model_path": "/data/judge", "update_weights": False}
+    assert judge == {**served_judge, "server_groups": [{"worker_type": "regular", **own}]}
 
 
 JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"

@@ -39,6 +39,10 @@ RECIPE: dict[str, Any] = {
 }
 
 
+FAN = {"custom_convert_samples_to_train_data_path": None, "custom_reward_post_process_path": "post_process_rewards"}
+"""What slime is told for rollouts that are fanned out."""
+
+
 @dataclass
 class OneTurn(Method):
     """Asks once and is paid what the label says."""
@@ -106,22 +110,8 @@ def sample(label: str = "1", **fields: Any) -> Sample:
         ({"log_passrate": True}, "--log-passrate"),
         ({"global_batch_size": 3}, "--global-batch-size 3 does not divide the batch of 8 rollouts"),
         ({"custom_convert_samples_to_train_data_path": None}, "--custom-convert-samples-to-train-data-path or"),
-        (
-            {
-                "custom_convert_samples_to_train_data_path": None,
-                "custom_reward_post_process_path": "x",
-                "agentic_recipe": {**RECIPE, "algorithm": {"name": "grpo", "loss_agg": "turn"}},
-            },
-            "loss_agg is turn",
-        ),
-        (
-            {
-                "custom_convert_samples_to_train_data_path": None,
-                "custom_reward_post_process_path": "x",
-                "partial_rollout": True,
-            },
-            "--partial-rollout is True, must be False",
-        ),
+        (FAN | {"agentic_recipe": {**RECIPE, "algorithm": {"name": "grpo", "loss_agg": "turn"}}}, "loss_agg is turn"),
+        (FAN | {"partial_rollout": True}, "--partial-rollout is True, must be False"),
     ],
 )
 def test_settings_that_contradict_each_other_are_named(hooks: SlimeBridge, change: dict[str, Any], says: str) -> None:
@@ -153,8 +143,7 @@ async def test_sampling_is_slimes_and_is_left_alone(connect: Any) -> None:
 
 async def test_fan_out_in_training_and_one_sample_in_evaluation(connect: Any) -> None:
     hooks = connect(Echo())
-    fan = {"custom_convert_samples_to_train_data_path": None, "custom_reward_post_process_path": "post_process_rewards"}
-    args = arguments(RECIPE, **fan)
+    args = arguments(RECIPE, **FAN)
     (part,) = await hooks.generate(args, sample(index=7), SAMPLING)
     assert part.rollout_id == 7
     assert isinstance(await hooks.generate(args, sample(), SAMPLING, evaluation=True), Sample)

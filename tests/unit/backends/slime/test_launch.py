@@ -285,11 +285,6 @@ def test_a_broken_data_set_stops_the_script_before_the_job(cluster: Cluster, cap
     assert not cluster.ray_calls
 
 
-def test_a_method_that_is_not_there_names_those_that_are(capsys) -> None:
-    assert launch.main(["memagnet", "--dry-run"]) == 1
-    assert "memagent" in capsys.readouterr().err
-
-
 def test_records_keep_the_whole_task(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "own.jsonl", TASKS)
     assert records.convert(tmp_path / "own.jsonl", tmp_path / "slime.jsonl", limit=3) == 3

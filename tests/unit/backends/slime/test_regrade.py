@@ -15,9 +15,9 @@ from core.config import Recipe, RecipeError
 from core.rollout.method import MethodSpec
 from core.rollout.rows import rows_from_groups
 from core.types import Group, Task, Trajectory
-from tests.unit.backends.slime.conftest import trajectory, turn
+from tests.unit.backends.slime.conftest import as_samples, trajectory, turn
 from tests.unit.backends.slime.standin import Sample, arguments
-from tests.unit.backends.slime.test_hooks import RECIPE, filter_output
+from tests.unit.backends.slime.test_hooks import FAN, RECIPE, filter_output
 
 __all__ = ["filter_output"]
 
@@ -41,12 +41,10 @@ def groups() -> list[list[Trajectory]]:
 
 
 def samples(bonus: float = 2.0) -> list[Sample]:
-    filled = []
-    for index, group in enumerate(groups()):
-        for member in group:
-            metadata = {"task_id": f"t{index}", "question": "q", "answers": ["a"], "metadata": {"bonus": bonus}}
-            filled.append(Sample(group_index=index, index=len(filled), prompt="q", label="a", metadata=metadata))
-            fill_sample(filled[-1], member, reward_key=None)
+    filled = as_samples(groups())
+    for sample in filled:
+        task = {"task_id": f"t{sample.group_index}", "question": "q", "answers": ["a"], "metadata": {"bonus": bonus}}
+        sample.metadata |= task
     return filled
 
 
@@ -98,8 +96,5 @@ def test_groups_that_hardly_differ_are_masked() -> None:
 
 
 def test_fanned_out_rollouts_cannot_have_it() -> None:
-    args = arguments(RECIPE)
-    args.custom_convert_samples_to_train_data_path = None
-    args.custom_reward_post_process_path = "x"
     with pytest.raises(RecipeError, match="custom-convert-samples-to-train-data-path"):
-        SlimeBridge(SPEC).recipe(args)
+        SlimeBridge(SPEC).recipe(arguments(RECIPE, **FAN))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.backends.slime.rows import make_train_data, post_process_rewards
-from core.backends.slime.samples import fan_out, fill_sample
+from core.backends.slime.samples import fan_out
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
 from core.types import LossAgg, Row, Trajectory
-from tests.unit.backends.slime.conftest import trajectory
+from tests.unit.backends.slime.conftest import as_samples, trajectory
 from tests.unit.backends.slime.standin import Sample
 
 
@@ -42,14 +41,6 @@ def test_rows_are_those_of_the_embedded_engine(
     assert [row for row in rows_of(data) if row.trained_tokens] == ours
     masked = {row.rollout_id for row in rows_of(data) if not row.trained_tokens}
     assert masked == set(range(12)) - {row.rollout_id for row in ours}
-
-
-def test_every_column_has_an_entry_for_each_row(samples: list[Sample]) -> None:
-    data = make_train_data(samples, AlgorithmSection(name="grpo"), rollouts_per_step=12)
-    assert len({len(column) for column in data.values()}) == 1
-    assert sorted(set(data["sample_indices"])) == [sample.index for sample in samples]
-    assert data["response_lengths"] == [len(mask) for mask in data["loss_masks"]]
-    assert data["raw_reward"][:3] == [1.0, 1.0, 0.0]
 
 
 def test_groups_may_come_in_any_order(samples: list[Sample]) -> None:
@@ -101,12 +92,3 @@ def test_fanned_out_rewards_are_normalised_once_for_each_rollout(
         if part.remove_sample:
             assert advantage == 0.0
     assert raw == [part.reward for part in parts]
-
-
-def as_samples(groups: Sequence[Sequence[Trajectory]]) -> list[Sample]:
-    samples = []
-    for group_index, group in enumerate(groups):
-        for member in group:
-            samples.append(Sample(group_index=group_index, index=len(samples)))
-            fill_sample(samples[-1], member, reward_key=None)
-    return samples

@@ -22,7 +22,6 @@ from core.config import Recipe, RecipeError
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
 from core.rollout.method import MethodSpec, method_spec
-from core.types import Trajectory, Turn
 from tests.unit.backends.slime.standin import SAMPLING, Sample, arguments
 from tests.unit.backends.slime.test_hooks import RECIPE, Echo, OneTurn
 
@@ -143,12 +142,6 @@ async def test_the_policy_is_vllms_router_and_slimes_is_sglangs() -> None:
         assert isinstance(policies["policy"], SGLangPolicy)
 
 
-class AsksOnce(OneTurn):
-    async def rollout(self, task: Any, roles: Any, sampling: Any) -> Trajectory:
-        completion = await roles["policy"].generate((1, 2), sampling)
-        return Trajectory("t", (Turn("only", (1, 2), completion, True),), reward=float(task.answers[0]))
-
-
 async def test_a_rollout_reads_the_reply_of_vimes_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reply: as vime's docker/patch/latest/vllm.patch makes it, with one version of the weights for the whole of it."""
     monkeypatch.setattr(bridge, "load_tokenizer", lambda path: Echo())
@@ -163,7 +156,7 @@ async def test_a_rollout_reads_the_reply_of_vimes_vllm(monkeypatch: pytest.Monke
 
     app = web.Application()
     app.router.add_post("/inference/v1/generate", answer)
-    hooks = bridge.SlimeBridge(MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: AsksOnce()))
+    hooks = bridge.SlimeBridge(MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: OneTurn()))
     async with TestServer(app) as server:
         assert server.port is not None
         args = on_vime(RECIPE, server.port, hf_checkpoint="x")

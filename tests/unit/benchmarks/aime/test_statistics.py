@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from benchmarks.aime.statistics import GradedSample, aime_statistics, score_majority
+from benchmarks.aime.statistics import aime_statistics, score_majority
+from benchmarks.harness.samples import Sample
 from core.report.stats import wilson
+from tests.unit.benchmarks.conftest import make_sample
 
 
-def graded(task_id: str, answers: list[str | None], label: str) -> list[GradedSample]:
-    return [GradedSample(task_id, i, answer == label, answer) for i, answer in enumerate(answers)]
+def sample(task_id: str, repeat: int, correct: bool, answer: str | None, **fields: Any) -> Sample:
+    return make_sample(task_id, repeat, reward=float(correct), graded={"answer": answer}, **fields)
+
+
+def graded(task_id: str, answers: list[str | None], label: str) -> list[Sample]:
+    return [sample(task_id, i, answer == label, answer) for i, answer in enumerate(answers)]
 
 
 @pytest.mark.parametrize(
@@ -34,10 +41,10 @@ def test_majority_votes_over_answers_and_splits_ties(answers: list[str | None], 
 def test_every_number_of_two_problems_and_four_samples() -> None:
     easy = graded("easy", ["1", "1", "1", "2"], "1")
     hard = [
-        GradedSample("hard", 0, False, None, turns=9, tokens=50, truncated=True),
-        GradedSample("hard", 1, False, "8", turns=3, tokens=30, parse_errors=2),
-        GradedSample("hard", 2, True, "7", turns=3, tokens=40, parse_errors=1, tool_errors=1),
-        GradedSample("hard", 3, False, None, turns=0, failure="deadline"),
+        sample("hard", 0, False, None, turns=9, sampled_tokens=50, status="truncated"),
+        sample("hard", 1, False, "8", turns=3, sampled_tokens=30, metrics={"command_errors": 2}),
+        sample("hard", 2, True, "7", turns=3, sampled_tokens=40, metrics={"parse_errors": 1, "tool_errors": 1}),
+        sample("hard", 3, False, None, turns=0, status="failed", failure="deadline"),
     ]
     stats = aime_statistics([*easy, *hard])
     assert stats.k == 4

@@ -14,7 +14,6 @@ from agentic.memagent.rollout import SPEC, MemAgent
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.heldout import evaluate as command
 from benchmarks.heldout.evaluate import HeldoutPlan, evaluate
-from core.config import RecipeError
 from core.data import write_jsonl
 from core.inspect.tokens import write_record_view
 from core.policy.base import Roles
@@ -125,22 +124,6 @@ async def test_every_trajectory_is_saved_beside_its_result(setup):
     assert write_record_view(path, setup.folder.path / "view.html") == len(TASKS)
 
 
-async def test_cells_that_are_there_are_not_run_again(setup):
-    await setup.evaluate({"trained": "green"}, seeds=(0, 1))
-    await setup.evaluate({"trained": "green", "untrained": "blue"}, seeds=(0, 1))
-    assert setup.models.opened == ["green", "green", "blue", "blue"]
-    with pytest.raises(EvaluationError, match=r"model was 'blue', is now 'green'\. Delete the file"):
-        await setup.evaluate({"untrained": "green"})
-
-
-async def test_more_tasks_are_added_to_those_that_are_there(setup):
-    (few,) = await setup.evaluate({"trained": "green"}, tasks=TASKS[:4])
-    (all_of_them,) = await setup.evaluate({"trained": "green"})
-    assert (few.n, all_of_them.n, len(setup.models.opened)) == (4, 6, 2)
-    await setup.evaluate({"trained": "green"}, tasks=TASKS[:4])
-    assert len(setup.models.opened) == 2, "a result with more tasks serves"
-
-
 async def test_a_saved_cell_gets_the_labels_that_a_later_call_asks_for(setup):
     await setup.evaluate({"trained": "green"}, labels=())
     (result,) = await setup.evaluate({"trained": "green"}, labels=("kind",))
@@ -163,13 +146,8 @@ async def test_a_reward_that_is_no_score_is_refused_with_its_fix(setup):
         async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
             return replace(await super().rollout(task, roles, sampling), reward=3.0)
 
-    with pytest.raises(EvaluationError, match=r"must lie between 0 and 1.*metrics\['official'\]"):
+    with pytest.raises(EvaluationError, match=r"scores\.official\.0: .* equal to 1\. .*metrics\['official'\]"):
         await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Paid(tokenizer, "green"))
-
-
-async def test_a_role_that_is_missing_is_named(setup):
-    with pytest.raises(RecipeError, match=r"roles\.judge is missing"):
-        await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Echo(tokenizer, "", ("judge",)))
 
 
 @pytest.fixture
@@ -247,14 +225,10 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkey
             ["memagent", "--run", "RUN", "--variants", "dearest"],
             "unknown variant 'dearest'; memagent has: trained, untrained",
         ),
-        (["memagent"], "give either --run RUN_DIR or --model"),
-        (["memagent", "--run", "RUN", "--policy-url", "http://x"], "--policy-url goes with --model"),
         (["memagent", "--model", "M", "--policy-key-file", "key"], "--policy-key-file goes with --policy-url"),
         (["memagent", "--model", "M", "--variants", "untrained"], "that training started from: --untrained"),
         (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, coding, compaction, memagent"),
-        (["memagent", "--run", "/nowhere"], "/nowhere is not a run folder"),
         (["memagent", "--run", "RUN", "--variants", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),
-        (["memagent", "--run", "RUN", "--set", "memagent.chunk=1"], "unknown key"),
         (
             ["memagent", "--run", "RUN", "--variants", "untrained", "--by", "kind", "nolabel"],
             "--by nolabel.*there are: kind",

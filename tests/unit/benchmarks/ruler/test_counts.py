@@ -48,15 +48,3 @@ def test_fwe_asks_for_ranks_two_to_four(alpha: float) -> None:
         assert ranked[0][0] == "..."
         assert [word for word, _ in ranked[1:4]] == list(task.answers)
         assert ranked[3][1] > ranked[4][1]
-
-
-def test_fwe_vocabulary_and_order_differ_between_samples() -> None:
-    first, second, _ = build(FrequentWords(), 2000)
-    assert not set(first.answers) & set(second.answers)
-    dots = [[word == "..." for word in task.context.split(" ")] for task in (first, second)]
-    assert dots[0] != dots[1]
-
-
-def test_fwe_bad_options() -> None:
-    with pytest.raises(ValueError, match="alpha"):
-        FrequentWords(alpha=1.0)

@@ -167,7 +167,9 @@ async def test_a_broken_result_is_named_before_anything_runs(tokenizer, model, f
     models = ScriptedModels(needle_reader(tokenizer))
     folder.evaluation_path.mkdir()
     (folder.evaluation_path / "trained__niah__1536__seed-0.json").write_text('{"variant"')
-    with pytest.raises(EvaluationError, match=r"trained__niah__1536__seed-0\.json is not valid JSON.*Delete the file"):
+    with pytest.raises(
+        EvaluationError, match=r"trained__niah__1536__seed-0\.json: the result: Invalid JSON.*Delete the file"
+    ):
         await run(models, folder, model, data)
     assert models.opened == []
 

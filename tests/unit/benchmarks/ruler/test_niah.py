@@ -68,14 +68,6 @@ def test_answers_are_the_values_of_the_queried_keys_and_the_question_has_no_hays
     assert "special magic numbers for" in task.question
 
 
-def test_depths_are_uniform() -> None:
-    tasks = build(Niah(num_q=4), 1500, count=150)
-    depths = [depth for task in tasks for depth in task.metadata["depth"]]
-    counts = Counter(min(int(depth * 10), 9) for depth in depths)
-    expected = len(depths) / 10
-    assert sum((counts[i] - expected) ** 2 / expected for i in range(10)) < 27.9, "chi-square, 9 degrees, 0.1%"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from benchmarks.speed.engines import ContinuousBatchingSide, EmbeddedSide, TransformersSide, max_logprob_error
+from benchmarks.speed.engines import EmbeddedSide, TransformersSide, max_logprob_error
 from benchmarks.speed.rollout import TOLERANCE
 from benchmarks.speed.workload import GenerationRequest, make_checkpoint
 from core.engine import weights
@@ -31,12 +31,10 @@ def hf(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
-@pytest.mark.parametrize("side", ["ours", "static", "dynamic", "batching"])
+@pytest.mark.parametrize("side", ["ours", "static", "dynamic"])
 def test_every_side_returns_the_requested_tokens_and_exact_logprobs(side, folder, hf):
     if side == "ours":
         generate = EmbeddedSide(weights.load(folder), len(REQUESTS), 64).generate
-    elif side == "batching":
-        generate = ContinuousBatchingSide(AutoModelForCausalLM.from_pretrained(folder).eval()).generate
     else:
         generate = TransformersSide(hf, side).generate
     samples = generate(REQUESTS)

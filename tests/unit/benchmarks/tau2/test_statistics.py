@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.tau2.statistics import Trial, tau2_statistics
+from benchmarks.harness.samples import Sample
+from benchmarks.tau2.statistics import tau2_statistics
 from core.report.stats import wilson
+from tests.unit.benchmarks.conftest import make_sample
 
 
-def trials(domain: str, counts: list[int], n: int = 4) -> list[Trial]:
-    return [Trial(domain, f"{domain}{i}", t, solved=t < c) for i, c in enumerate(counts) for t in range(n)]
+def trial(
+    name: str, number: int, solved: bool, end: str = "user_stop", judged: bool = True, **metrics: float
+) -> Sample:
+    simulation = {"termination_reason": end, "info": {"assertions_not_judged": not judged}}
+    graded = {"score": float(solved), "simulation": simulation}
+    return make_sample(name, number, graded=graded, metrics=metrics)
+
+
+def trials(counts: list[int], n: int = 4) -> list[Sample]:
+    return [trial(f"task{i}", t, t < c) for i, c in enumerate(counts) for t in range(n)]
 
 
 def test_by_domain_micro_and_macro() -> None:
-    stats = tau2_statistics([*trials("retail", [4, 2, 0, 4]), *trials("airline", [2, 2])])
+    stats = tau2_statistics({"retail": trials([4, 2, 0, 4]), "airline": trials([2, 2])})
     one, two = stats.pass_hat[1], stats.pass_hat[2]
     assert (one["retail"].mean, one["airline"].mean) == (0.625, 0.5)
     assert one["micro"].mean == pytest.approx((4 * 0.625 + 2 * 0.5) / 6)
@@ -26,12 +36,13 @@ def test_by_domain_micro_and_macro() -> None:
 
 
 def test_a_failure_counts_as_not_solved_and_is_counted_and_leaves_cost_and_calls() -> None:
+    failed = make_sample("b", 0, status="failed", failure="deadline", graded={"score": None, "simulation": None})
     made = [
-        Trial("retail", "a", 0, solved=True, termination="user_stop", cost=0.5, calls={"expert-1": 2, "expert-2": 1}),
-        Trial("retail", "b", 0, solved=False, failure="deadline"),
-        Trial("retail", "c", 0, solved=False, termination="max_steps", judged=False, cost=0.1, calls={"expert-1": 0}),
+        trial("a", 0, True, cost=0.5, **{"calls_expert-1": 2, "calls_expert-2": 1}),
+        failed,
+        trial("c", 0, False, "max_steps", judged=False, cost=0.1, **{"calls_expert-1": 0}),
     ]
-    stats = tau2_statistics(made)
+    stats = tau2_statistics({"retail": made})
     assert stats.pass_hat[1]["micro"].mean == pytest.approx(1 / 3)
     assert stats.errors == {"deadline": 1}
     assert stats.terminations == {"user_stop": 1, "infrastructure_error": 1, "max_steps": 1}
