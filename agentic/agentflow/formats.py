@@ -1,7 +1,8 @@
 r"""Parses what the roles write into a next step, a tool command or a verdict, or into an error with a name.
 
 `official` is the prose of the paper's prompts; `released` is read in the same way. `compact` says the same in a few
-tokens, for small policies:
+tokens, for small policies. `fences` is as `official`, but a command is what stands in the last fenced block, as chat
+models write programs:
 
 | | official | compact |
 |---|---|---|
@@ -21,9 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from core.text.fences import PYTHON, find_last_fence
 from core.tools.programs import dedent_program
 
-Style = Literal["official", "released", "compact"]
+Style = Literal["official", "released", "fences", "compact"]
+
+QUERY_FENCES = PYTHON | {"", "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,14 @@ class OfficialFormat:
         return Verdict(conclusions[-1].upper() == "STOP")
 
 
+class FencedFormat(OfficialFormat):
+    def parse_command(self, text: str) -> ParsedCommand | ParseError:
+        fence = find_last_fence(text, QUERY_FENCES)
+        if fence is None or not fence.text:
+            return ParseError("no_command", "there is no fenced block with the tool's query")
+        return ParsedCommand({"query": fence.text}, fence.text)
+
+
 class CompactFormat:
     def parse_next_step(self, text: str) -> NextStep | ParseError:
         tool, colon, sub_goal = (part.strip() for part in text.partition(":"))
@@ -127,6 +139,7 @@ class CompactFormat:
 FORMATS: Mapping[Style, RoleFormat] = {
     "official": OfficialFormat(),
     "released": OfficialFormat(),
+    "fences": FencedFormat(),
     "compact": CompactFormat(),
 }
 

@@ -79,6 +79,15 @@ Generated Command:
 execution = tool.execute(query="""Calculate the factorial of 10""")
 ```
 '''
+_FENCED_COMMAND = (
+    _COMMAND.partition("Instructions:")[0]
+    + """\
+Instructions:
+1. Read in the tool's metadata what its query is.
+2. Write the query that achieves the sub-goal in one block: a program in ```python, or words in ```text. If the tool \
+runs a program that you give it, print what you want to know.
+"""
+)
 _VERIFY = """\
 Task: Evaluate if the current memory is complete and accurate enough to answer the query, or if more tools are needed.
 
@@ -118,14 +127,16 @@ Instructions:
 3. You MUST end your response with the final answer enclosed in \\boxed{}. For example: \\boxed{42}.
 """
 
+_OFFICIAL = {
+    "planner.plan": _PLAN,
+    "planner.next_step": _NEXT_STEP,
+    "planner.final": _FINAL,
+    "executor": _COMMAND,
+    "verifier": _VERIFY,
+}
 MESSAGES: Mapping[Style, Mapping[str, str]] = {
-    "official": {
-        "planner.plan": _PLAN,
-        "planner.next_step": _NEXT_STEP,
-        "planner.final": _FINAL,
-        "executor": _COMMAND,
-        "verifier": _VERIFY,
-    },
+    "official": _OFFICIAL,
+    "fences": {**_OFFICIAL, "executor": _FENCED_COMMAND},
     "released": released.MESSAGES,
     "compact": {
         "planner.plan": "<plan>{question}",

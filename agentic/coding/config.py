@@ -46,6 +46,9 @@ class CodingSection(Section):
     command: CommandSection | None = None
     """Makes a program the agent. Then tools, show_source, subagent_turns, max_summary_tokens, command_timeout_s and
     output_chars, which belong to our own loop, say nothing."""
+    format: Literal["calls", "fences"] = "calls"
+    """Chooses how our own loop reads commands: as calls of the model's chat template, or `fences`, the last ```bash
+    block of a reply, whose output follows as an ```output block. `fences` has the tool `bash` alone."""
     tools: tuple[ToolName, ...] = ("bash",)
     """Names the agent's tools. `delegate` hands a question to a sub-agent, which has the other tools but `edit`."""
     backend: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
@@ -71,6 +74,12 @@ class CodingSection(Section):
     """Limits what the agent is shown of an output: half from its head, half from its tail."""
     remember: NonNegativeInt = 0
     """Says how many verdicts are kept and returned again for the same task and diff. It needs tests without chance."""
+
+    @model_validator(mode="after")
+    def _fences_hold_commands(self) -> CodingSection:
+        if self.format == "fences" and self.tools != ("bash",):
+            raise ValueError("format: fences has commands alone, and no other calls; set coding.tools=[bash]")
+        return self
 
 
 class CodingRecipe(ConversationRecipe):

@@ -28,7 +28,16 @@ from uuid import uuid4
 from agentic.coding.command import Attempt, End, run_command
 from agentic.coding.config import PRESETS, CodingRecipe, CodingSection, CommandSection
 from agentic.coding.grading import DiffGrade, grade, is_protected
-from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SUMMARY_REQUEST, TASK
+from agentic.coding.prompts import (
+    BASH,
+    DELEGATE,
+    FENCE_INSTRUCTIONS,
+    INSTRUCTIONS,
+    SCHEMAS,
+    SUBAGENT,
+    SUMMARY_REQUEST,
+    TASK,
+)
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.remember import Remembered
 from agentic.coding.tools import number_lines, run_tool, shorten
@@ -50,6 +59,7 @@ from core.sandbox.workspace import (
 )
 from core.text.call_formats import detect_format, read_reply
 from core.text.conversation import Message, Renderer
+from core.text.fences import OUTPUT, SHELL, find_last_fence
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import CALLS, FAILED_CALLS, Completion, Sampling, Task, Trajectory
@@ -75,9 +85,11 @@ class CodingAgent(Method):
                 check_paths(command.paths, "/testbed")
             except ValueError as error:
                 raise RecipeError(f"coding.command.paths: {error}") from error
-        if self.call_format is None:
+        self.fenced = self.config.format == "fences"
+        if self.call_format is None and not self.fenced:
             raise RecipeError(
-                f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way"
+                f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way; set "
+                "coding.format=fences"
             )
         self.sandbox = choose_backend() if self.config.backend == "auto" else self.config.backend
         self.grades: Remembered[DiffGrade] = Remembered(self.config.remember)
@@ -137,8 +149,11 @@ class CodingAgent(Method):
         self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling
     ) -> Attempt:
         """Let our own loop work in a workspace."""
-        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
-        chat = Conversation(policy, self.renderer, turns, [opening], [tool.to_openai() for tool in self.list_tools()])
+        stop = (OUTPUT,) if self.fenced else sampling.stop
+        stops = replace(sampling, stop=stop, stop_token_ids=(self.tokenizer.eos_token_id,))
+        turns = Turns(stops, session=uuid4().hex)
+        shown = [] if self.fenced else [tool.to_openai() for tool in self.list_tools()]
+        chat = Conversation(policy, self.renderer, turns, [opening], shown)
         loop = Loop(self, workspace, time.monotonic() + self.config.time_limit_s)
         end: End = "workspace_lost"
         with contextlib.suppress(WorkspaceError):
@@ -190,7 +205,8 @@ class CodingAgent(Method):
         Raises:
             RolloutError: the source cannot be read (kind `workspace`).
         """
-        parts = [TASK.format(statement=repository.statement), INSTRUCTIONS]
+        instructions = FENCE_INSTRUCTIONS if self.fenced else INSTRUCTIONS
+        parts = [TASK.format(statement=repository.statement), instructions]
         try:
             source = await self.read_source(workspace, repository) if self.config.show_source else {}
         except WorkspaceError as error:
@@ -267,6 +283,9 @@ class Loop:
     async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
         """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
+        if self.method.fenced:
+            fence = find_last_fence(text.partition(OUTPUT)[0], SHELL)
+            return [await self.run_call(chat, ToolCall(BASH.name, {"command": fence.text}), tools)] if fence else []
         reply = read_reply(text, self.method.call_format, tools)
         self.counts.update(reply.notes)
         if reply.error is not None:
@@ -285,6 +304,8 @@ class Loop:
         timeout_s = max(0.1, min(self.config.command_timeout_s, self.deadline - time.monotonic()))
         said = await run_tool(self.workspace, call.name, call.arguments, timeout_s, self.config.output_chars)
         self.counts[FAILED_CALLS] += said.startswith("error: ")
+        if self.method.fenced:
+            return renderer.message("user", f"{OUTPUT}\n{said.rstrip()}\n```")
         return renderer.message("tool", said)
 
     async def delegate(self, chat: Conversation, question: str) -> Message:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textwrap import dedent
 
 PYTHON = frozenset({"python", "python3", "py"})
+SHELL = frozenset({"bash", "sh", "shell"})
 OUTPUT = "```output"
 """Opens the block in which a model that was taught to reason with tools expects what its program printed."""
 

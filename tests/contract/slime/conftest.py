@@ -43,7 +43,7 @@ CASES: dict[str, Case] = {
     "agent": scripted_agents.CASE,
     "coding": scripted_coding.CASE,
     "search_r1": scripted_search_r1.CASE,
-    "retool": scripted_retool.CASE,
+    **scripted_retool.cases(),
 }
 
 

@@ -1,7 +1,10 @@
-"""ReTool with real programs in the sandbox: right ones, wrong ones and broken ones."""
+"""ReTool with real programs in the sandbox, in each format: right ones, wrong ones and broken ones."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,21 +17,31 @@ from tests.contract.slime.serving import SLOW
 REFUSED = "forbidden"
 
 
-def make_recipe(**rollout: Any) -> dict[str, Any]:
+def make_recipe(form: str = "tags", **rollout: Any) -> dict[str, Any]:
     sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
     # A busy machine must not make a program time out in one of two plays of the same rollout.
-    section = {"context_tokens": 2000, "max_tokens": 400, "max_turns": 5, "sandbox.timeout_s": 120}
+    section = {"context_tokens": 2000, "max_tokens": 400, "max_turns": 5, "sandbox.timeout_s": 120, "format": form}
     overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
     overrides += [f"retool.{name}={value}" for name, value in section.items()]
     return SPEC.load("tiny", [*overrides, "model.max_model_len=null"]).dump()
 
 
-def programmer(prompt: str, chance: Random) -> str:
+def call(**arguments: str) -> str:
+    return f"<tool_call>{json.dumps({'name': 'python', 'arguments': arguments})}</tool_call>"
+
+
+PROGRAMS = {
+    "tags": ("Let me see: <code>6 * 7</code> and more", "<code>print(1 // 0)</code>", "no tag </code>"),
+    "fences": ("See:\n```python\n6 * 7\n```\n```output\n41", "```py\nprint(1 // 0)\n```\nSo.", "no fence ```output"),
+    "calls": (f"See: {call(code='6 * 7')}", call(code="print(1 // 0)") * 2, call(program="7"), "<tool_call>7"),
+}
+
+
+def programmer(prompt: str, chance: Random, form: str = "tags") -> str:
     """Writes programs or answers, right in half of its answers; now and then a prompt is refused."""
     if REFUSED in prompt and chance.random() < 0.2:
         raise PolicyError("bad_request", "refused")
-    programs = ("Let me see: <code>6 * 7</code> and more", "<code>print(1 // 0)</code>", "no tag </code>")
-    return chance.choice((*programs, "\\boxed{42}", "It is \\boxed{ 42}.", "\\boxed{41}", "I do not know."))
+    return chance.choice((*PROGRAMS[form], "\\boxed{42}", "It is \\boxed{ 42}.", "\\boxed{41}", "I do not know."))
 
 
 def make_tasks(count: int, word: str = "price") -> list[Task]:
@@ -46,3 +59,14 @@ CASE = Case(
     preset="paper",
     reply=programmer,
 )
+
+
+def cases() -> dict[str, Case]:
+    others = ("fences", "calls")
+    return {
+        "retool": CASE,
+        **{
+            f"retool-{form}": replace(CASE, recipe=partial(make_recipe, form), reply=partial(programmer, form=form))
+            for form in others
+        },
+    }

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic.agentflow.formats import CompactFormat, NextStep, OfficialFormat, ParsedCommand, ParseError, Verdict
+from agentic.agentflow.formats import (
+    FORMATS,
+    CompactFormat,
+    NextStep,
+    OfficialFormat,
+    ParsedCommand,
+    ParseError,
+    Verdict,
+)
 
 official, compact = OfficialFormat(), CompactFormat()
 
@@ -186,3 +194,24 @@ def test_long_texts_take_no_longer_than_their_length(part):
     for form in (official, compact):
         for parse in (form.parse_next_step, form.parse_command, form.parse_verdict):
             parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("So:\n```python\nprint(6 * 7)\n```\nIt prints 42.", "print(6 * 7)"),
+        ("```text\nprice of lamp\n```", "price of lamp"),
+        ("```\na\n```\nor better\n```\nb\n```", "b"),
+        ("```bash\nls\n```", None),
+        ("```python\n```", None),
+        ('execution = tool.execute(query="x")', None),
+    ],
+)
+def test_a_command_in_a_fence_is_the_query(text: str, query: str | None) -> None:
+    found = FORMATS["fences"].parse_command(text)
+    if query is None:
+        assert isinstance(found, ParseError)
+        assert found.kind == "no_command"
+    else:
+        assert found == ParsedCommand({"query": query}, query)
+    assert FORMATS["fences"].parse_verdict("Conclusion: STOP") == Verdict(True)

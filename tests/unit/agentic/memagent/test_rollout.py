@@ -206,3 +206,24 @@ async def test_what_a_cut_document_lost_is_counted(tokenizer):
         document = "".join(f" {word}." for word in words[:count])
         trajectory = await method.rollout(Task(f"t{count}", "q", ("a",), document), roles, Sampling())
         assert trajectory.metrics.get("chunks_left_out") == lost
+
+
+async def test_another_text_can_stand_for_the_empty_memory(tell):
+    story = await tell(["one", "\\boxed{acorn}"], empty_memory="Nothing was read.")
+    assert "<memory>Nothing was read.</memory>" in story.text(0)
+    assert EMPTY_MEMORY not in story.text(0)
+    assert EMPTY_MEMORY in (await tell(["one", "\\boxed{acorn}"])).text(0)
+
+
+@pytest.mark.parametrize(
+    ("answer_format", "answer", "found"),
+    [
+        ("boxed", "\\boxed{acorn}", 1.0),
+        ("boxed", "Therefore, the answer is acorn", 0.0),
+        ("the_answer_is", "Therefore, the answer is acorn", 1.0),
+        ("the_answer_is", "It may be so.", 0.0),
+    ],
+)
+async def test_an_answer_is_found_in_the_form_that_was_asked_for(tell, answer_format, answer, found):
+    story = await tell(["one", answer], answer_format=answer_format, max_final_tokens=60)
+    assert (story.trajectory.metrics["answered"], story.trajectory.reward) == (found, found)

@@ -1,0 +1,66 @@
+"""With `format: fences` a reply's last bash block is run in the workspace, and its output is a user's message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentic.coding.prompts import FENCE_INSTRUCTIONS
+from agentic.coding.rollout import SPEC
+from core.config import RecipeError
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.rows import make_rows
+from core.text.tokenizer import encode_text
+from core.types import Sampling, Trajectory
+from tests.unit.agentic.coding.test_rollout import PATH, RIGHT, TASK
+from tests.unit.gateway.templates import make_tokenizer
+
+ROOMY = ("coding.max_turns=20", "coding.context_tokens=8000", "coding.max_tokens=2000", "model.max_model_len=null")
+WRITE = f"I repair it.\n```bash\ncat > {PATH} <<'END'\n{RIGHT}END\necho written\n```\n"
+
+
+async def play(*replies: str) -> tuple[Trajectory, list[str]]:
+    """Return the rollout of these replies, and its prompts as texts."""
+    tokenizer, left = make_tokenizer("qwen3"), list(replies)
+
+    def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
+        return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
+
+    policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+    method = SPEC.build(SPEC.load("tiny", [*ROOMY, "coding.format=fences", "coding.tools=[bash]"]), tokenizer)
+    trajectory = await method.rollout(TASK, Roles({"policy": policy}), Sampling(seed=1))
+    return trajectory, [tokenizer.decode(turn.prompt_ids) for turn in trajectory.turns]
+
+
+async def test_a_bash_block_is_run_and_its_output_follows(isolation: None) -> None:
+    trajectory, prompts = await play(WRITE, "Done.")
+    assert (trajectory.reward, trajectory.log["verdict"], trajectory.log["end"]) == (1.0, "solved", "answered")
+    assert FENCE_INSTRUCTIONS in prompts[0]
+    assert "# Tools" not in prompts[0]
+    assert prompts[1].endswith("<|im_start|>user\n```output\nwritten\n```<|im_end|>\n<|im_start|>assistant\n")
+    assert trajectory.metrics["calls_bash"] == 1
+    (row,) = make_rows(trajectory.turns, "segment")
+    assert sum(row.loss_mask) == sum(len(turn.completion.token_ids) for turn in trajectory.turns)
+
+
+async def test_an_output_that_the_model_makes_up_is_cut_off(isolation: None) -> None:
+    trajectory, prompts = await play("```sh\nexit 3\n```\n```output\nall tests pass", "```python\nprint(1)\n```")
+    assert "all tests pass" not in prompts[1]
+    assert "```output\n\nexit code 3\n```<|im_end|>" in prompts[1]
+    assert (trajectory.log["end"], trajectory.metrics["turns"]) == ("answered", 2)
+
+
+def test_other_tools_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"set coding.tools=\[bash\]"):
+        SPEC.load("tiny", ["coding.format=fences", "coding.tools=[bash, edit]"])
+
+
+def test_a_model_without_calls_in_its_template_is_enough(isolation: None) -> None:
+    from agentic.retool.world import WORLD
+
+    tokenizer: Any = WORLD.train_tokenizer()
+    SPEC.build(SPEC.load("tiny", [*ROOMY, "coding.format=fences", "coding.tools=[bash]"]), tokenizer)
+    with pytest.raises(RecipeError, match=r"set coding.format=fences"):
+        SPEC.build(SPEC.load("tiny"), tokenizer)
