@@ -22,6 +22,7 @@ from pathlib import Path
 
 from core.engine import weights
 from core.hub import CheckpointError, check_unquantized, read_json, resolve
+from core.options import show_errors
 
 CONVERTERS = {"to-dist": "convert_hf_to_torch_dist.py", "to-hf": "convert_torch_dist_to_hf.py"}
 """Maps a direction to a file of slime's tools/."""
@@ -148,21 +149,18 @@ def vocabulary_size(hf: Path) -> int:
     return size
 
 
+@show_errors(ConversionError, CheckpointError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        conversions = plan_conversions(options)
-        if not conversions:
-            print("nothing to do: all of it is converted already")
-        for conversion in conversions:
-            print(f"# {conversion.target}\n{shlex.join(conversion.command)}", flush=True)
-            if options.dry_run:
-                print(shlex.join(["mv", str(partial_path(conversion.target)), str(conversion.target)]))
-            else:
-                conversion.run()
-    except (ConversionError, CheckpointError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    conversions = plan_conversions(options)
+    if not conversions:
+        print("nothing to do: all of it is converted already")
+    for conversion in conversions:
+        print(f"# {conversion.target}\n{shlex.join(conversion.command)}", flush=True)
+        if options.dry_run:
+            print(shlex.join(["mv", str(partial_path(conversion.target)), str(conversion.target)]))
+        else:
+            conversion.run()
     return 0
 
 

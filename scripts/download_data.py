@@ -20,10 +20,12 @@ from benchmarks.data.sets import BENCHMARKS, RESPLIT, read_benchmark
 from core.data.files import DataError, write_jsonl
 from core.data.sets import SETS, prepare, write_sha256
 from core.data.splits import refuse_shown
+from core.options import show_errors
 
 SPLIT_SETS = {**BENCHMARKS, **CODING_BENCHMARKS}
 
 
+@show_errors(DataError)
 def main(arguments: list[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
@@ -33,17 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--few-shot and --resplit are for {', '.join(SPLIT_SETS)}")
     if options.rows and not set(options.names) <= SETS.keys():
         parser.error(f"--rows is for {', '.join(SETS)}")
-    try:
-        for name in options.names:
-            if name in SPLIT_SETS:
-                write_splits(name, options)
-                continue
-            for path in prepare(name, options.out, options.source, options.rows):
-                files = path.iterdir() if path.is_dir() else [path]
-                print(f"{path} ({sum(file.stat().st_size for file in files):,} bytes, {path}.sha256)")
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    for name in options.names:
+        if name in SPLIT_SETS:
+            write_splits(name, options)
+            continue
+        for path in prepare(name, options.out, options.source, options.rows):
+            files = path.iterdir() if path.is_dir() else [path]
+            print(f"{path} ({sum(file.stat().st_size for file in files):,} bytes, {path}.sha256)")
     return 0
 
 

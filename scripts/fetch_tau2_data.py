@@ -17,6 +17,7 @@ from pathlib import Path
 from agentic.toolorchestra.tau2.worker import git_blob
 from benchmarks.tau2.tasks import BLOBS, COMMIT
 from core.data.git_files import check_out
+from core.options import show_errors
 
 SOURCE = "https://github.com/sierra-research/tau2-bench"
 FOLDERS = tuple(sorted({f"data/tau2/{path.rpartition('/')[0]}" for path in BLOBS}))
@@ -51,14 +52,11 @@ def find_differences(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
     return found
 
 
+@show_errors(RuntimeError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        if not options.check_only:
-            fetch(options.out, options.source)
-    except (RuntimeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    if not options.check_only:
+        fetch(options.out, options.source)
     if problems := find_differences(options.out):
         print("error: not the data of the pinned commit:\n" + "\n".join(problems), file=sys.stderr)
         return 1

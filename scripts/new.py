@@ -16,6 +16,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from core.config import Recipe
+from core.options import show_errors
 from core.rollout.method import AGENTIC
 
 SKELETON = AGENTIC / "skeleton"
@@ -24,19 +25,16 @@ OWN_RUN = 'exec tokentrue run "$(dirname "${BASH_SOURCE[0]}")" "$@"\n'
 """Ends run.sh of a folder outside of this repository, which has no .venv of its own."""
 
 
+@show_errors(OSError, ValueError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     folder = Path("." if "/" in options.method else AGENTIC, options.method).resolve()
-    try:
-        if problem := find_problem(folder):
-            raise ValueError(problem)
-        for path, text in render(folder).items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if path.suffix == ".sh" else 0o644)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    if problem := find_problem(folder):
+        raise ValueError(problem)
+    for path, text in render(folder).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755 if path.suffix == ".sh" else 0o644)
     start = shlex.quote(str(ROOT if folder.parent == AGENTIC else folder.parent))
     print(f"made {folder}; its README begins with the commands, which start from here:\ncd {start}")
     return 0

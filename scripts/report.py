@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from core.inspect import refresh_view
+from core.options import show_errors
 from core.report import print_summary, write_report
 from core.runs.run_folder import RunFolder
 
@@ -16,15 +17,12 @@ def main(arguments: list[str] | None = None) -> int:
     return report(options.run_dir, options.data)
 
 
+@show_errors(ValueError, OSError, status=2)
 def report(run_dir: Path, data: str | None = None, *, scores: bool = True) -> int:
     """Write the report of a run, print its summary, in which `scores` may be left out, and return the exit status."""
-    try:
-        folder = RunFolder(run_dir)
-        refresh_view(folder)  # first: the report links to it
-        summary = write_report(folder, data)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder = RunFolder(run_dir)
+    refresh_view(folder)  # first: the report links to it
+    summary = write_report(folder, data)
     print_summary(summary, scores=scores)
     print(f"report: {folder.path / 'report.html'}")
     return 0

@@ -29,7 +29,7 @@ from core.gateway import (
     serve_gateway,
 )
 from core.hub import resolve
-from core.options import Device, Port, argparse_type
+from core.options import Device, Port, argparse_type, show_errors
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
 from core.rollout.rows import make_rows
@@ -40,15 +40,13 @@ from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
 from core.types import Task, Trajectory
 
 
+@show_errors(ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         asyncio.run(run(options))
     except KeyboardInterrupt:
         return 130
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     return 0
 
 

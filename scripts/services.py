@@ -33,6 +33,7 @@ from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_v
 
 from core.config import RecipeError, Section
 from core.config.load import as_recipe_error, read_yaml
+from core.options import show_errors
 from core.policy.server_group import ServerCommand, keep_servers
 from core.policy.server_process import ServerError, find_free_port, start_keeper
 from core.runs.files import write_text
@@ -114,16 +115,13 @@ def _is_answering(host: str, port: int) -> bool:
         return False
 
 
+@show_errors(RecipeError, ServerError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_by_signal)
-    try:
-        with serve_around(options.file, options.logs), start_keeper(options.command) as keeper:
-            return keeper.wait()
-    except (RecipeError, ServerError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    with serve_around(options.file, options.logs), start_keeper(options.command) as keeper:
+        return keeper.wait()
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -31,6 +31,7 @@ from benchmarks.harness.samples import samples_path
 from benchmarks.routing.baselines import BASELINES, Prompts
 from benchmarks.routing.curve import Measured, Numbers, Outcomes, average, measure_router
 from core.data import DataError
+from core.options import show_errors
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import write_json
 from core.runs.record import read_rollouts
@@ -44,25 +45,22 @@ HEAD = """\
 |---|---|---|---|---|---|"""
 
 
+@show_errors(DataError, EvaluationError, OSError, ValueError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        if options.run and len(options.run) != len(options.folds):
-            raise EvaluationError(f"{len(options.run)} runs for {len(options.folds)} folds; give one run for each fold")
-        records = read_routes(options.data)
-        rows: dict[str, dict[str, list[Measured]]] = {name: defaultdict(list) for name in SETS}
-        notes: list[str] = []
-        for place, fold in enumerate(options.folds):
-            parts = split_at_random(records, fold) if options.split == "random" else split_routes(records, fold)
-            found = read_scores(RunFolder(options.run[place]), notes) if options.run else {}
-            for name in SETS:
-                train, test = ([r for r in parts[part] if (r["set"] == GSM8K) == (name == GSM8K)] for part in PARTS)
-                for router, measured in measure_routers(train, test, found, seed=fold):
-                    rows[name][router].append(measured)
-                print(f"fold {fold}, {name}: {len(train):,} prompts of training, {len(test):,} kept out", flush=True)
-    except (DataError, EvaluationError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    if options.run and len(options.run) != len(options.folds):
+        raise EvaluationError(f"{len(options.run)} runs for {len(options.folds)} folds; give one run for each fold")
+    records = read_routes(options.data)
+    rows: dict[str, dict[str, list[Measured]]] = {name: defaultdict(list) for name in SETS}
+    notes: list[str] = []
+    for place, fold in enumerate(options.folds):
+        parts = split_at_random(records, fold) if options.split == "random" else split_routes(records, fold)
+        found = read_scores(RunFolder(options.run[place]), notes) if options.run else {}
+        for name in SETS:
+            train, test = ([r for r in parts[part] if (r["set"] == GSM8K) == (name == GSM8K)] for part in PARTS)
+            for router, measured in measure_routers(train, test, found, seed=fold):
+                rows[name][router].append(measured)
+            print(f"fold {fold}, {name}: {len(train):,} prompts of training, {len(test):,} kept out", flush=True)
     text = "\n\n".join([*(write_table(name, rows[name], options) for name in SETS), *notes])
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "table.md").write_text(f"{text}\n", encoding="utf-8")

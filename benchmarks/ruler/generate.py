@@ -14,7 +14,7 @@ from benchmarks.ruler.fit import Length, fit_units, token_counter
 from benchmarks.ruler.sample import Budget, SampleKey, TaskFamily, to_task
 from benchmarks.ruler.tasks import TASKS, add_task_options, make_family, read_task_options
 from core.data import write_jsonl
-from core.options import argparse_type
+from core.options import argparse_type, show_errors
 from core.text.tokenizer import load_tokenizer
 from core.types import Task
 
@@ -65,6 +65,7 @@ def generate(
         yield to_task(family, key, sized.build(size), units=size, tokens=total, budget=budget)
 
 
+@show_errors(ValueError, OSError)
 def main(argv: list[str] | None = None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
@@ -72,23 +73,19 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("give either --length or, for hqa and qa, --num-docs")
     from rich.progress import track
 
-    try:
-        family = make_family(args.task, read_task_options(args))
-        tasks = generate(
-            family,
-            length=args.length or args.num_docs,
-            count=args.count,
-            tokenizer=load_tokenizer(args.tokenizer, for_chat=False),
-            seed=args.seed,
-            split=args.split,
-            budget=args.budget,
-            units=args.num_docs,
-        )
-        label = f"{args.task} {args.length or args.num_docs}"
-        written = write_jsonl(args.out, track(tasks, description=label, total=args.count))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    family = make_family(args.task, read_task_options(args))
+    tasks = generate(
+        family,
+        length=args.length or args.num_docs,
+        count=args.count,
+        tokenizer=load_tokenizer(args.tokenizer, for_chat=False),
+        seed=args.seed,
+        split=args.split,
+        budget=args.budget,
+        units=args.num_docs,
+    )
+    label = f"{args.task} {args.length or args.num_docs}"
+    written = write_jsonl(args.out, track(tasks, description=label, total=args.count))
     print(f"{written} tasks -> {args.out}")
     return 0
 

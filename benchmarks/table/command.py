@@ -28,6 +28,7 @@ from benchmarks.ruler.evaluate import EVALUATOR as RULER
 from benchmarks.table.data import find_lacking
 from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
 from benchmarks.tau2.evaluate import EVALUATOR as TAU2
+from core.options import show_errors
 from core.report import PublishedScore, build_summary
 from core.report.table import data_sections, markdown, note_comparisons, published_table
 from core.runs.files import write_text
@@ -38,20 +39,17 @@ Sections = Mapping[str, Any]
 """Maps data sets to what the summary of one folder says about them."""
 
 
+@show_errors(*EXPECTED_ERRORS, ValueError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     places = Places(options.data, options.tau2_python, options.tau2_data)
     rows = list_published()
     by_evaluation = group_rows(rows, places, options.only)
     reasons: dict[Evaluation, list[str]] = {}
-    try:
-        missing = find_missing(by_evaluation, list(find_sections(options.runs)), options.tasks)
-        for evaluation in () if options.dry_run else missing:
-            reasons[evaluation] = run(evaluation, places, options)
-        found = list(find_sections(options.runs))
-    except (*EXPECTED_ERRORS, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    missing = find_missing(by_evaluation, list(find_sections(options.runs)), options.tasks)
+    for evaluation in () if options.dry_run else missing:
+        reasons[evaluation] = run(evaluation, places, options)
+    found = list(find_sections(options.runs))
     text = write_table(rows, found)
     if not options.dry_run:
         write_text(options.runs / "table.md", text)

@@ -13,6 +13,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 from agentic.toolorchestra.environment import EnvironmentFault
@@ -20,6 +21,7 @@ from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
 from agentic.toolorchestra.tau2.worker import PIN
 from core.data.files import write_jsonl
+from core.options import show_errors
 
 DOMAINS = ("retail", "airline", "telecom", "telecom-solo")
 
@@ -67,17 +69,12 @@ def list_departures(about: Mapping[str, object], domains: list[str]) -> list[str
     return found
 
 
+@show_errors(EnvironmentFault, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    workers = Workers(options.tau2_python, options.tau2_data)
-    try:
+    with closing(Workers(options.tau2_python, options.tau2_data)) as workers:
         tasks = asyncio.run(tau2_tasks(workers, options.domain, split=options.split, solo=options.solo))
         written = write_jsonl(options.out, tasks)
-    except (EnvironmentFault, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    finally:
-        workers.close()
     print(f"{options.out}: {written} tasks")
     return 0
 

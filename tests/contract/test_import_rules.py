@@ -34,7 +34,7 @@ engine       -> http_client hub options policy serving text types
 gateway      -> policy rollout seeds serving text types
 tools        -> options retrieval sandbox
 retrieval    -> http_client options serving types
-rollout      -> algorithms config policy seeds text types
+rollout      -> algorithms config options policy seeds text types
 config       -> algorithms options types
 report       -> runs types
 runs         -> config hub types
