@@ -1,6 +1,7 @@
 """Makes RULER-HQA (MemAgent, arXiv 2507.02259): HotpotQA questions over their ten paragraphs and many others.
 
-Reads HotpotQA's own JSON (context as [title, sentences] pairs) and the Hub's (context as {title, sentences}).
+Reads HotpotQA's own JSON (context as [title, sentences] pairs), the Hub's (context as {title, sentences}), and the tasks
+of `tokentrue data download hotpotqa-tasks`.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def read_pool(path: str | Path) -> set[str]:
 
 
 def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
+    if "metadata" in record:
+        return _task_item(record, place)
     for name in ("question", "answer"):
         if not isinstance(record.get(name), str) or not record[name].strip():
             raise place.error(name, "must be a non-empty string", "use HotpotQA's distractor files")
@@ -93,6 +96,22 @@ def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
         evidence=evidence,
         source_id=str(record.get("_id") or record.get("id") or ""),
     )
+
+
+def _task_item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
+    try:
+        paragraphs, needles = (record["metadata"][name] for name in ("paragraphs", "needles"))
+        documents = {each["title"]: _document(each["title"], each["sentences"]) for each in paragraphs}
+        return QaItem(
+            question=record["question"],
+            answers=tuple(record["answers"]),
+            own=tuple(documents.values()),
+            evidence={documents[needle["key"]]: (needle["key"], needle["value"]) for needle in needles},
+            source_id=record["task_id"],
+        )
+    except (KeyError, TypeError) as error:
+        problem = f"lacks paragraphs or needles ({error!r})"
+        raise place.error("metadata", problem, "write it with `tokentrue data download hotpotqa-tasks`") from None
 
 
 def _paragraphs(record: Mapping[str, Any], place: SourceLocation) -> list[tuple[str, list[str]]]:

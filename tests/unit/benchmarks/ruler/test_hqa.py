@@ -38,6 +38,24 @@ def hub(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "context": {"title": titles, "sentences": sentences}, "supporting_facts": facts}
 
 
+def task(record: dict[str, Any]) -> dict[str, Any]:
+    wanted = dict(record["supporting_facts"])
+    paragraphs = [{"title": title, "sentences": sentences} for title, sentences in record["context"]]
+    return {
+        "task_id": record["_id"],
+        "question": record["question"],
+        "answers": [record["answer"]],
+        "metadata": {
+            "paragraphs": paragraphs,
+            "needles": [
+                {"key": title, "value": sentences[wanted[title]].strip()}
+                for title, sentences in record["context"]
+                if title in wanted
+            ],
+        },
+    }
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "hotpot.json"
@@ -45,9 +63,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_both_layouts_read_alike(file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "hub.json"
-    other.write_text(json.dumps([hub(item(i)) for i in range(40)]))
+@pytest.mark.parametrize("layout", [hub, task])
+def test_all_layouts_read_alike(layout: Any, file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps([layout(item(i)) for i in range(40)]))
     assert read_hotpotqa(file) == read_hotpotqa(other)
 
 
@@ -88,6 +107,7 @@ def test_impossible_sizes(file: Path) -> None:
         ({"answer": ""}, "record 1: field 'answer'"),
         ({"context": []}, "field 'context'"),
         ({"question": 3}, "'question'"),
+        ({"metadata": {"paragraphs": []}}, "'metadata'.*lacks paragraphs or needles"),
     ],
 )
 def test_bad_items(change: dict[str, Any], message: str, tmp_path: Path) -> None:
