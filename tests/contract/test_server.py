@@ -383,12 +383,6 @@ def test_a_busy_port_is_named_with_the_fix(tiny_model: Path) -> None:
     )
 
 
-def test_a_missing_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--model", str(tmp_path / "none"), "--port", "0"])
-    assert str(tmp_path / "none") in str(caught.value.code)
-
-
 def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) -> None:
     command = [sys.executable, "-m", "core.engine.server", "--model", str(tiny_model), "--port", "0", "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -30,12 +30,6 @@ def value(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
-def test_values_are_written_as_a_person_would() -> None:
-    values = {"--lr": 1e-6, "--on": True, "--off": False, "--none": None, "--two": ("a", 0.5), "--zero": 0.0, "--n": 10}
-    expected = "--lr 1e-6 --on --two a 0.5 --zero 0.0 --n 10"
-    assert flags.arguments(values) == expected.split()
-
-
 @pytest.mark.parametrize(
     ("override", "group", "words"),
     [
