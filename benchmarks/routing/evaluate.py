@@ -115,7 +115,8 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
         file = file_name(result.variant, result.data, result.length, result.seed)
         questions = {sample.task_id: sample.question for sample in read_rollouts(samples_path(folder, file))}
         prompts = found.setdefault(f"{result.variant} (policy)", defaultdict(list))
-        for task_id, p in zip(result.notes["task_ids"], result.measures["p_strong"], strict=True):
+        named = result.measures.get("p_strong", [None] * result.n)  # missing where no reply named a model
+        for task_id, p in zip(result.notes["task_ids"], named, strict=True):
             prompts[questions[task_id]].append(p or 0.0)
         notes.append(describe_prices(result))
     return {variant: {prompt: float(np.mean(ps)) for prompt, ps in of.items()} for variant, of in found.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,9 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
     assert "25.0 % malformed" in notes[0]
     assert "| 0.1 | 50.0 | 100.0 | 0.950 |" in notes[0]
     assert "| 0.5 | 0.0 | 50.0 | -0.250 |" in notes[0]
+    measures = {name: column for name, column in result.measures.items() if name != "p_strong"}
+    folder.save_evaluation(replace(result, measures=measures))  # as if no reply had named a model
+    assert read_scores(folder, []) == {"trained (policy)": {"prompt 0": 0.0, "prompt 1": 0.0}}
 
 
 def test_a_run_without_results_is_told_which_command_makes_them(tmp_path: Path) -> None:
