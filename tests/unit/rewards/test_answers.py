@@ -10,7 +10,7 @@ from core.rewards.answers import find_box
     [
         (r"\boxed 42$ and more", "42"),
         ("\\boxed 42\nand more", "42"),
-        (r"{ honey\boxed honey horn}} honey on", "honey horn}} honey on"),  # a policy must not learn to babble
+        (r"{ honey\boxed honey horn}} honey on", None),  # a policy must not learn to babble
         (r"\boxed: grape}", None),
         (r"\boxed{4} and \boxed", None),
     ],
