@@ -1,7 +1,7 @@
 """Makes RULER-HQA (MemAgent, arXiv 2507.02259): HotpotQA questions over their ten paragraphs and many others.
 
-Reads HotpotQA's own JSON (context as [title, sentences] pairs), the Hub's (context as {title, sentences}), and the tasks
-of `tokentrue data download hotpotqa-tasks`.
+Reads HotpotQA's own JSON (context as [title, sentences] pairs), the Hub's (context as {title, sentences}), and tasks
+that `tokentrue data download hotpotqa-tasks` wrote.
 """
 
 from __future__ import annotations
