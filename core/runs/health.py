@@ -204,8 +204,14 @@ def describe_sign(name: str, text: str) -> str:
     return f"warning, {name.replace('_', ' ')}: {text}. Try: {FIXES[name]}"
 
 
-def measure_health(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Measure what the signs need of the rollouts of a step; `task_rewards` are means by the task's `metadata.kind`."""
+def measure_health(
+    tasks: Sequence[Task], trajectories: Sequence[Trajectory], *, comparable: bool = True
+) -> dict[str, Any]:
+    """Measure what the signs need of the rollouts of a step; `task_rewards` are means by the task's `metadata.kind`.
+
+    They are left out where rewards of two steps are not `comparable`: a reward that compares the rollouts of a group
+    falls to 0 as these come to agree.
+    """
     valid = [trajectory for trajectory in trajectories if trajectory.status != "failed"]
     rewards: dict[str, list[float]] = defaultdict(list)
     for trajectory in valid:
@@ -220,7 +226,8 @@ def measure_health(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) ->
     return {
         "failures": dict(failures),
         "failed": failures.total() / len(trajectories),
-        **({"reward_std": pstdev(every), "task_rewards": dict(by_kind)} if every else {}),
+        **({"reward_std": pstdev(every)} if every else {}),
+        **({"task_rewards": dict(by_kind)} if every and comparable else {}),
         **({"cut_off": fmean(cut)} if cut else {}),
     }
 

@@ -257,7 +257,7 @@ class GRPOLoop:
             **_average_metrics(valid),
             **stats,
             "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
-            **measure_health(batch.tasks, batch.trajectories),
+            **measure_health(batch.tasks, batch.trajectories, comparable=self.regrade is None),
             "tasks": [task.task_id for task in batch.tasks],
             "seconds": seconds,
             # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.

@@ -115,6 +115,7 @@ def test_rollouts_are_measured_by_task_and_kind() -> None:
         "task_rewards": {"sum": [0.5], "": [0.25]},
         "cut_off": 0.25,  # half of one rollout's trained replies, none of another's
     }
+    assert "task_rewards" not in measure_health(tasks, rollouts, comparable=False)
 
 
 @pytest.mark.parametrize(
