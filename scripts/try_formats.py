@@ -22,7 +22,7 @@ ANSWERED = ("answered", "answer_boxed", "end_answered")
 """Names the metrics that say whether an answer was found; a method has one of them."""
 KV_TOKENS = 65536
 """Limits the engine's memory: a preset's own number may be meant for a GPU."""
-COLUMNS = ("format", "rollouts", "made a call", "calls failed", "answer found", "right", "reply cut", "tokens")
+COLUMNS = ("format", "rollouts", "made a call", "calls failed", "answer found", "reward > 0", "reply cut", "tokens")
 
 
 def list_formats(recipe: Any, method: str) -> tuple[str, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -25,6 +26,7 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.routing import route_messages
 from core.data import DataError, read_records, read_tasks, write_jsonl
+from core.data.splits import Split, drop_overlaps
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Task
@@ -69,16 +71,18 @@ def read_routes(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path}: no records. Fix: download them: tokentrue data download routellm")
     kept = [record for record in records if record["set"] != BROKEN]
     unique = list({record["prompt"]: record for record in reversed(kept)}.values())[::-1]
-    print(
-        f"note: {path}: {len(records) - len(kept)} prompts of {BROKEN} are left out, whose published outcomes are "
-        f"broken, and {len(kept) - len(unique)} that are there twice",
-        file=sys.stderr,
-    )
+    tell(f"{path}: left out: a prompt of {BROKEN}, whose published outcomes are broken", len(records) - len(kept))
+    tell(f"{path}: left out: a prompt that is there twice", len(kept) - len(unique))
     return unique
 
 
+def tell(what: str, count: int) -> None:
+    if count:
+        print(f"note: {what} ({count:,} times)", file=sys.stderr)
+
+
 def split_routes(records: Records, fold: int) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the records of train, dev and test. No subject of MMLU is in two of them."""
+    """Return the records of train, dev and test. No subject of MMLU is in two of them, and none of train is a copy."""
     subjects = sorted({record["set"] for record in records} - {GSM8K})
     Random(0).shuffle(subjects)
     test = set(subjects[fold::FOLDS])
@@ -90,7 +94,21 @@ def split_routes(records: Records, fold: int) -> dict[str, list[Mapping[str, Any
         else:
             held_out = record["set"] in test
         parts["test" if held_out else "dev" if record["set"] in dev else "train"].append(record)
-    return parts
+    return drop_copies(parts)
+
+
+def drop_copies(parts: Mapping[str, Records]) -> dict[str, list[Mapping[str, Any]]]:
+    """Drop what overlaps with a later part of train, dev and test (core/data/splits.py), and tell how many."""
+    names: dict[str, Split] = {"train": "train", "dev": "eval", "test": "test"}
+    tasks = {
+        names[part]: [Task(str(i), record["prompt"], ("",)) for i, record in enumerate(parts.get(part, ()))]
+        for part in names
+    }
+    told: Counter[str] = Counter()
+    kept = drop_overlaps(tasks, told)
+    for what, count in told.items():
+        tell(what, count)
+    return {part: [records[int(task.task_id)] for task in kept[names[part]]] for part, records in parts.items()}
 
 
 def draw_agreeing(records: Records, share: float) -> list[Mapping[str, Any]]:

@@ -159,7 +159,10 @@ def write_task(
 
 def find_mbpp_split(record: Record) -> str:
     """Return the published split of a record, which its number tells."""
-    return next(split for last, split in MBPP_LAST.items() if int(record["task_id"]) <= last)
+    number = record.get("task_id")
+    if not isinstance(number, int) or not 0 < number <= max(MBPP_LAST):
+        raise DataError(f"field 'task_id' is {number!r}, and MBPP has 1 to {max(MBPP_LAST)}. Fix: give its mbpp.jsonl.")
+    return next(split for last, split in MBPP_LAST.items() if number <= last)
 
 
 MBPP = "google-research-datasets/mbpp@4bb6404fdc6cacfda99d4ac4205087b89d32030c:full"

@@ -4,8 +4,8 @@ A router scores each prompt. The prompts of the highest scores go to the strong 
 between weak and strong that is recovered. It is measured at 11 shares of calls, 0 to 100 %. APGR is the area under it,
 by the trapezoidal rule as in the released code, so chance has 0.5. CPT(x) is the least share of calls with a PGR of x.
 
-Between two measured shares the curve is straight. Prompts of equal scores come in random order, so the curve is
-straight there, too. The released code cuts the scores into quantiles, which is the same where no scores are equal.
+Between two measured shares the curve is straight. Prompts of equal scores come in random order, so among them
+the curve is straight. The released code cuts the scores into quantiles, which is the same where no scores are equal.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def recover_gap(scores: Numbers, outcomes: Outcomes, counts: Numbers | None = No
 
 def average_recovery(pgr: Numbers) -> float:
     """Return APGR."""
-    return float(np.trapezoid(pgr, SHARES))
+    return float((pgr[1:] + pgr[:-1]).mean() / 2)
 
 
 def call_threshold(pgr: Numbers, wanted: float) -> float:

@@ -5,8 +5,8 @@
     tokentrue evaluate routing --data data/routellm --split random      # a random split, beside it
 
 --run names the run of each fold, in the order of --folds. Its rows are what `tokentrue evaluate heldout` saved there
-for the data `test`: the score of a prompt is the mean probability of `strong` over the prices of its user, 0 where a
-reply named no model. Prompts that the heldout evaluation did not reach are left out of every row.
+for the data `test`: the score of a prompt is the probability of `strong`, averaged over the four prices; a reply that
+named no model counts as 0. Prompts that the heldout evaluation did not reach are left out of every row.
 
 A value is the mean over the folds. Its interval, and that of the difference to `ridge`, are bootstrapped over prompts.
 The table goes to --out as table.md, with all values and curves as routing.json.
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from agentic.toolorchestra.routellm import FOLDS, GSM8K, read_routes, split_routes
+from agentic.toolorchestra.routellm import FOLDS, GSM8K, drop_copies, read_routes, split_routes
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.harness.samples import samples_path
 from benchmarks.routing.baselines import BASELINES, Prompts
@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if options.run and len(options.run) != len(options.folds):
         raise EvaluationError(f"{len(options.run)} runs for {len(options.folds)} folds; give one run for each fold")
+    if options.run and options.split == "random":
+        raise EvaluationError("--split random divides prompts otherwise than the runs were trained; leave out --run")
     records = read_routes(options.data)
     rows: dict[str, dict[str, list[Measured]]] = {name: defaultdict(list) for name in SETS}
     notes: list[str] = []
@@ -61,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for router, measured in measure_routers(train, test, found, seed=fold):
                 rows[name][router].append(measured)
             print(f"fold {fold}, {name}: {len(train):,} prompts of training, {len(test):,} kept out", flush=True)
+    for router, found_in in ((router, of) for name in SETS for router, of in rows[name].items()):
+        if len(found_in) != len(options.folds):
+            raise EvaluationError(f"{router} is missing in a fold; evaluate it in the run of every fold")
     text = "\n\n".join([*(write_table(name, rows[name], options) for name in SETS), *notes])
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "table.md").write_text(f"{text}\n", encoding="utf-8")
@@ -76,7 +81,7 @@ PARTS = ("train", "test")
 def split_at_random(records: Prompts, fold: int) -> dict[str, list[Mapping[str, Any]]]:
     """Return three quarters of the prompts as train and one as test, of every subject some in both."""
     mixed = Random(0).sample(records, len(records))
-    return {"train": [r for i, r in enumerate(mixed) if i % FOLDS != fold], "test": mixed[fold::FOLDS]}
+    return drop_copies({"train": [r for i, r in enumerate(mixed) if i % FOLDS != fold], "test": mixed[fold::FOLDS]})
 
 
 def measure_routers(
@@ -113,11 +118,16 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
     found: dict[str, dict[str, list[float]]] = {}
     for result in results:
         file = file_name(result.variant, result.data, result.length, result.seed)
-        questions = {sample.task_id: sample.question for sample in read_rollouts(samples_path(folder, file))}
-        prompts = found.setdefault(f"{result.variant} (policy)", defaultdict(list))
+        samples = list(read_rollouts(samples_path(folder, file)))
+        questions = {sample.task_id: sample.question for sample in samples}
+        failed = {sample.task_id for sample in samples if sample.status == "failed"}
+        if failed:
+            notes.append(f"{result.variant}, seed {result.seed}: {len(failed)} rollouts failed and have no score.")
+        prompts = found.setdefault(f"{result.variant}, seed {result.seed} (policy)", defaultdict(list))
         named = result.measures.get("p_strong", [None] * result.n)  # missing where no reply named a model
         for task_id, p in zip(result.notes["task_ids"], named, strict=True):
-            prompts[questions[task_id]].append(p or 0.0)
+            if task_id not in failed:
+                prompts[questions[task_id]].append(p or 0.0)
         notes.append(describe_prices(result))
     return {variant: {prompt: float(np.mean(ps)) for prompt, ps in of.items()} for variant, of in found.items()}
 

@@ -83,6 +83,6 @@ class Curriculum(TaskStream):
 
 
 def measure_outcomes(groups: Iterable[Group]) -> dict[str, tuple[float, float]]:
-    """Measure the rewards of each group. A group without a valid rollout has no outcome."""
+    """Return the mean and the std of the rewards of each group; a group of failed rollouts agrees on 0."""
     rewards = {group[0].task_id: [t.reward or 0.0 for t in group if t.status != "failed"] for group in groups}
-    return {task: (mean(values), pstdev(values)) for task, values in rewards.items() if values}
+    return {task: (mean(values), pstdev(values)) if values else (0.0, 0.0) for task, values in rewards.items()}

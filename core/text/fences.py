@@ -26,7 +26,7 @@ class Fence:
 def find_last_fence(text: str, languages: Collection[str]) -> Fence | None:
     """Return the last block in one of these languages, in lower case; one at the end may be unfinished.
 
-    A fence begins a line, so a text within a program may hold one.
+    A fence begins a line. So does one in a text within the program, which ends the block there.
     """
     found = None
     for match in _FENCE.finditer(text):

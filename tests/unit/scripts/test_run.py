@@ -45,7 +45,8 @@ def test_the_commands_of_a_preset_are_there_and_take_their_options(
     made = plan(f"{method} --preset {preset}")
     recipe = method_spec(method).load(preset)
     assert {recipe.data.train, recipe.data.eval} <= set(map(str, made.data))
-    for word in (word for words in made.data.values() for word in words if Path(word).suffix in (".jsonl", ".txt")):
+    words = (*map(str, made.data), *(word for command in made.data.values() for word in command))
+    for word in (word for word in words if Path(word).suffix in (".jsonl", ".txt")):
         (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / word).touch()
     for words in (*made.data.values(), made.train, *made.evaluate.values(), *made.report):

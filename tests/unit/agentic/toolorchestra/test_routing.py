@@ -13,6 +13,7 @@ from agentic.toolorchestra.routellm import (
     GSM8K,
     PRICES,
     draw_agreeing,
+    drop_copies,
     encode,
     make_task,
     make_tasks,
@@ -99,6 +100,17 @@ def test_splits_have_no_subject_and_no_prompt_in_common(fold: int) -> None:
     assert len({r["prompt"] for records in parts.values() for r in records}) == len(make_records())
 
 
+def test_a_training_prompt_with_a_passage_of_the_test_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    passage = " ".join(f"word{i}" for i in range(13))
+    parts = {
+        "train": [{**RECORD, "prompt": f"Who? {passage}"}, RECORD],
+        "test": [{**RECORD, "prompt": f"Which? {passage}"}],
+    }
+    kept = drop_copies(parts)
+    assert kept == {"train": [RECORD], "test": parts["test"]}
+    assert "dropped from train" in capsys.readouterr().err
+
+
 def test_each_subject_is_kept_out_by_one_fold() -> None:
     kept_out = [{r["set"] for r in split_routes(make_records(), fold)["test"]} - {GSM8K} for fold in range(4)]
     assert sorted(subject for each in kept_out for subject in each) == sorted(f"mmlu_{i}" for i in range(12))
@@ -127,7 +139,7 @@ def test_the_broken_subject_and_repeated_prompts_are_told(tmp_path: Path, capsys
     path = tmp_path / "r.jsonl"
     write_records(path, [RECORD, {**RECORD, "weak": True}, {**RECORD, "set": BROKEN, "prompt": "2 + 2?"}])
     assert read_routes(path) == [RECORD]
-    assert "1 prompts of mmlu_high_school_mathematics are left out" in capsys.readouterr().err
+    assert f"a prompt of {BROKEN}, whose published outcomes are broken (1 times)" in capsys.readouterr().err
     write_records(path, [{**RECORD, "weak": "no"}])
     with pytest.raises(DataError, match="weak"):
         read_routes(path)

@@ -95,16 +95,17 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
         labels={"price": ["0.1", "0.5", "0.1", "0.5"]},
     )
     folder.save_evaluation(result)
-    samples = [SimpleNamespace(task_id=task_id, question=f"prompt {task_id[5]}") for task_id in ids]
+    samples = [SimpleNamespace(task_id=task_id, question=f"prompt {task_id[5]}", status="completed") for task_id in ids]
     monkeypatch.setattr("benchmarks.routing.evaluate.read_rollouts", lambda path: samples)
     notes: list[str] = []
-    assert read_scores(folder, notes) == {"trained (policy)": pytest.approx({"prompt 0": 0.6, "prompt 1": 0.1})}
+    scores = {"prompt 0": 0.6, "prompt 1": 0.1}
+    assert read_scores(folder, notes) == {"trained, seed 0 (policy)": pytest.approx(scores)}
     assert "25.0 % malformed" in notes[0]
     assert "| 0.1 | 50.0 | 100.0 | 0.950 |" in notes[0]
     assert "| 0.5 | 0.0 | 50.0 | -0.250 |" in notes[0]
     measures = {name: column for name, column in result.measures.items() if name != "p_strong"}
     folder.save_evaluation(replace(result, measures=measures))  # as if no reply had named a model
-    assert read_scores(folder, []) == {"trained (policy)": {"prompt 0": 0.0, "prompt 1": 0.0}}
+    assert read_scores(folder, []) == {"trained, seed 0 (policy)": {"prompt 0": 0.0, "prompt 1": 0.0}}
 
 
 def test_a_run_without_results_is_told_which_command_makes_them(tmp_path: Path) -> None:
