@@ -115,8 +115,8 @@ print(sorted(os.listdir("/tmp")), list(filter(is_open, range(1024))), "main" in 
 async def test_it_finds_nothing_of_the_server_or_of_other_programs(box: Sandbox) -> None:
     neighbours = [asyncio.create_task(box.run(f"{SPOIL}\nimport time; time.sleep(60)")) for _ in range(3)]
     await box.run(SPOIL)
-    while len(list_programs()) < 2 * len(neighbours):
-        await asyncio.sleep(0.01)
+    while len(list_programs()) != 2 * len(neighbours) or sum(map(is_locked_up, list_programs())) < len(neighbours):
+        await asyncio.sleep(0.01)  # until the first program has left, and the neighbours run
     for process in list_programs():
         ends = [os.readlink(path) for path in Path(f"/proc/{process}/fd").iterdir()]
         assert not [end for end in ends if end.startswith(("socket:", "anon_inode:"))], "of the host or the server"
@@ -147,7 +147,10 @@ async def test_a_program_that_the_kernel_kills_had_too_little_memory(box: Sandbo
 
 
 def is_locked_up(pid: int) -> bool:
-    return "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text()
+    try:
+        return "Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+        return False
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(box: Sandbox) -> None:
