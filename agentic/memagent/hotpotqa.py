@@ -19,7 +19,7 @@ from core.worlds import Example, World, encode_turn
 
 NOTHING = "Nothing relevant yet."
 ANSWERS = 0.4
-"""Sets the share of final turns: answering is what a small model lacks most (docs/LOG.md)."""
+"""Sets the share of final turns."""
 HOLDS = 0.5
 """Sets the share of sections with supporting sentences among the sections that are read."""
 
@@ -66,7 +66,7 @@ def write_turns(method: MemAgent, task: Task, keep: bool) -> list[Example]:
 
 
 def find_notes(task: Task, section: str) -> str:
-    """Return the supporting sentences that a section holds, each paragraph's on a line behind its title."""
+    """Return the supporting sentences of the paragraphs that begin in a section, each paragraph's behind its title."""
     needles = task.metadata["needles"]
     return "\n".join(f"{needle['key']}: {needle['value']}" for needle in needles if f"\n{needle['key']}\n" in section)
 

@@ -64,13 +64,10 @@ class CalledSearches:
         read = self.calls.read(prompt, reply)
         if read.error is not None:
             return "invalid", f"error: {read.error.message}"
+        if len(read.calls) > 1:
+            return "invalid", "error: call search once in a turn"
         if read.calls:
-            several = len(read.calls) > 1
-            return (
-                ("invalid", "error: call search once in a turn")
-                if several
-                else ("search", read.calls[0].arguments["query"])
-            )
+            return "search", read.calls[0].arguments["query"]
         answer = find_answer(read.text)
         return ("invalid", "") if answer is None else ("answer", answer)
 

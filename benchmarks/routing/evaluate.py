@@ -29,7 +29,7 @@ from agentic.toolorchestra.routellm import FOLDS, GSM8K, drop_copies, read_route
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.harness.samples import samples_path
 from benchmarks.routing.baselines import BASELINES, Prompts
-from benchmarks.routing.curve import Measured, Numbers, Outcomes, average, measure_router
+from benchmarks.routing.curve import SHARES, Measured, Numbers, Outcomes, average, measure_router
 from core.data import DataError
 from core.options import show_errors
 from core.runs.evaluation import EvalResult, file_name
@@ -165,9 +165,7 @@ def write_table(name: str, rows: Mapping[str, Sequence[Measured]], options: argp
     reference = average(rows[REFERENCE])
     for router, measured in rows.items():
         row = average(measured)
-        quality = ", ".join(
-            f"{100 * np.interp(share, np.linspace(0, 1, 11), row.quality):.1f}" for share in (0.25, 0.5, 0.75)
-        )
+        quality = ", ".join(f"{100 * np.interp(share, SHARES, row.quality):.1f}" for share in (0.25, 0.5, 0.75))
         above = row.draws[:, 0] - reference.draws[:, 0]
         low, high = np.quantile(above, [0.025, 0.975])
         difference = row.values[0] - reference.values[0]

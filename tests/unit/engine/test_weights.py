@@ -113,34 +113,6 @@ DAMAGES: dict[str, tuple[dict[str, bytes | dict[str, torch.Tensor | None] | None
 """For each damage: what its files become (bytes, all tensors but for these, none), and what the error must hold."""
 
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-NORM = "model.norm.weight"
-FP8 = '{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}'
-DAMAGES: dict[str, tuple[dict[str, bytes | dict[str, torch.Tensor | None] | None], str]] = {
-    "absent": ({WEIGHTS: None}, WEIGHTS),
-    "empty": ({WEIGHTS: b""}, WEIGHTS),
-    "truncated": ({WEIGHTS: b"\x00" * 50}, WEIGHTS),
-    "garbage": ({WEIGHTS: b"\xff" * 1000}, WEIGHTS),
-    "tensor missing": ({WEIGHTS: {NORM: None}}, NORM),
-    "shape": ({WEIGHTS: {NORM: torch.zeros(7)}}, rf"{NORM} has shape \(7,\), config.json says \(32,\)"),
-    "tensor left over": (
-        {WEIGHTS: {"model.layers.9.mlp.scale": torch.zeros(2)}},
-        "1 tensors have no place in the model of config.json: model.layers.9.mlp.scale",
-    ),
-    "int8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.int8)}}, f"{NORM} is torch.int8"),
-    "float8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.float8_e4m3fn)}}, f"{NORM} is torch.float8_e4m3fn"),
-    "fp8 config": ({"config.json": FP8.encode()}, "quantized .*quant_method fp8"),
-    "gptq file": ({"quantize_config.json": b"{}"}, "quantized .quantize_config.json"),
-    "index": ({INDEX: b"{broken"}, INDEX),
-    "index without map": ({INDEX: b"{}"}, INDEX),
-    "twice": ({SHARDS[0]: {}}, SHARDS[1]),
-    "whole beside shards": ({SHARDS[0]: {}, WEIGHTS: {}}, f"{WEIGHTS} is none of the files of {INDEX}"),
-    "shard missing": ({SHARDS[1]: None}, SHARDS[1]),
-    "shard truncated": ({SHARDS[1]: b"\x00" * 50}, SHARDS[1]),
-}
-"""For each damage: what its files become (bytes, all tensors but for these, none), and what the error must hold."""
-
-
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_broken_checkpoint_is_named_and_changes_nothing(folder, other_qwen2, how):
     files, named = DAMAGES[how]
