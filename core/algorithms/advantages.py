@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import mean, stdev
+from statistics import mean, pvariance, stdev
 
 STD_EPSILON = 1e-6
 
@@ -41,6 +41,21 @@ def group_advantages(
     scale = std + STD_EPSILON if std_normalization and len(valid) > 1 else 1.0
     bound = math.inf if clip is None else clip
     return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]
+
+
+def keep_most_different(rewards: Sequence[float | None], count: int) -> list[float | None]:
+    """Return the rewards, with None for all but the `count` rollouts whose rewards have the largest variance.
+
+    They are some of the highest and some of the lowest rewards: the max-variance down-sampling of PODS (arXiv
+    2504.13818, section 3.2), which then normalises over the kept rollouts.
+    """
+    valid = {index: reward for index, reward in enumerate(rewards) if reward is not None}
+    if len(valid) <= count:
+        return list(rewards)
+    order = sorted(valid, key=lambda index: valid[index])
+    subsets = [order[:low] + order[len(order) - count + low :] for low in range(count, -1, -1)]
+    kept = max(subsets, key=lambda subset: pvariance([valid[index] for index in subset]))
+    return [reward if index in kept else None for index, reward in enumerate(rewards)]
 
 
 def overlong_penalty(tokens: int, max_length: int, buffer: int) -> float:

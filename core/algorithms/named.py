@@ -111,4 +111,6 @@ def list_departures(algorithm: BaseModel) -> list[str]:
     ]
     if settings["loss_agg"] == "token" and (equation := GROUP_MEANS.get(settings["name"])):
         listed.append(f"one mean over the tokens of a step, as in verl and slime; {equation} has one for each group")
+    if size := settings["update_group_size"]:
+        listed.append(f"a step trains on the {size} rollouts of a group whose rewards differ most (PODS, 2504.13818)")
     return listed

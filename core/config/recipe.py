@@ -112,6 +112,8 @@ class AlgorithmSection(GRPOConfig):
     `max_response_length` (DAPO). Reports show the reward without it."""
     overlong_filter: bool = False
     """Trains on no rollout that was cut at a limit; its reward stays in its group's statistics (DAPO)."""
+    update_group_size: Annotated[int, Field(ge=2)] | None = None
+    """Trains on so many rollouts of each group, those whose rewards differ most (PODS); the others are only sampled."""
     num_steps_per_rollout: PositiveInt = 1
     """Counts the optimizer steps on each batch of rollouts."""
 
@@ -143,7 +145,7 @@ class AlgorithmSection(GRPOConfig):
     def row_options(self) -> dict[str, Any]:
         """Return how groups become rows: the options of core.rollout.rows.rows_from_groups."""
         names = "std_normalization split_advantage advantage_clip min_group_std rows"
-        names += " max_response_length overlong_buffer_len overlong_filter"
+        names += " max_response_length overlong_buffer_len overlong_filter update_group_size"
         return {name: getattr(self, name) for name in names.split()}
 
 

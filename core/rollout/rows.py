@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from core.algorithms.advantages import group_advantages, overlong_penalty
+from core.algorithms.advantages import group_advantages, keep_most_different, overlong_penalty
 from core.types import Group, Row, RowUnit, Trajectory, Turn
 
 
@@ -25,6 +25,7 @@ def rows_from_groups(
     max_response_length: int | None = None,
     overlong_buffer_len: int | None = None,
     overlong_filter: bool = False,
+    update_group_size: int | None = None,
 ) -> list[Row]:
     """Make one Row of each trained turn or segment. `rollout_id` numbers the trajectories over all groups.
 
@@ -39,6 +40,8 @@ def rows_from_groups(
             lengths = [count_trained_tokens(t) for t in group]
             penalties = [overlong_penalty(n, max_response_length, overlong_buffer_len) for n in lengths]
             rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
+        if update_group_size:
+            rewards = keep_most_different(rewards, update_group_size)
         advantages = group_advantages(
             rewards, std_normalization=std_normalization, clip=advantage_clip, min_std=min_group_std
         )

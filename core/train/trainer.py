@@ -282,7 +282,7 @@ class Trainer:
         """Compute the log-probs (and entropies) of the trained tokens at `temperature`, float32 [R].
 
         Logits are computed for `LOGITS_PER_CHUNK` at a time. Where there are several chunks, the backward pass computes
-        each again, so that never more than one chunk's logits exist.
+        each again, so that never more than one chunk's logits exist; a frozen head needs them once (`FrozenHead`).
         """
         hidden_RC = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
 
@@ -301,7 +301,10 @@ class Trainer:
         chunks = list(zip(hidden_RC.split(size), pack.targets_R.split(size), strict=True))
         if len(chunks) == 1:
             return score(*chunks[0])
-        scores = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        if hidden_RC.requires_grad and not (self.grpo.entropy_coef or model.lm_head.weight.requires_grad):
+            scores = [FrozenHead.apply(hidden, model, targets, temperature) for hidden, targets in chunks]
+        else:
+            scores = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
         logprobs, entropies = zip(*scores, strict=True)
         return torch.cat(logprobs), torch.cat(entropies) if with_entropy else None
 
@@ -343,6 +346,30 @@ class Trainer:
         if self.model.device.type == "cuda" and self.config.bf16_autocast:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
+
+
+class FrozenHead(torch.autograd.Function):
+    """Computes log-probs and entropies [X] of the tokens X, and in the same pass what the gradient needs.
+
+    The gradient of log p(target) by the hidden state is W[target] - sum_v p(v) W[v], over the temperature.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_XC: Tensor, model: CausalLM, targets_X: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        weight_VC = model.lm_head.weight
+        logprobs_XV = torch.log_softmax(model.logits(hidden_XC).div_(temperature), dim=-1)
+        probs_XV = logprobs_XV.exp()
+        entropy_X = -torch.linalg.vecdot(probs_XV, logprobs_XV)
+        ctx.save_for_backward((weight_VC[targets_X] - probs_XV.to(weight_VC.dtype) @ weight_VC) / temperature)
+        ctx.mark_non_differentiable(entropy_X)
+        return logprobs_XV.gather(1, targets_X[:, None]).squeeze(1), entropy_X
+
+    @staticmethod
+    def backward(ctx: Any, gradient_X: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        (slope_XC,) = ctx.saved_tensors
+        return (gradient_X[:, None] * slope_XC).to(slope_XC.dtype), None, None, None
 
 
 def finish(work: Generator[None, None, dict[str, float]]) -> dict[str, float]:

@@ -100,6 +100,11 @@ def check_fan_out(recipe: Recipe, regrade: bool) -> None:
             "algorithm.overlong_buffer_len and overlong_filter need whole rollouts, which fanned-out ones are not; "
             "use slime.rows=container, or set them to null and false"
         )
+    if algorithm.update_group_size:
+        raise RecipeError(
+            "algorithm.update_group_size chooses among the rollouts of a group, which fanned-out ones are not; use "
+            "slime.rows=container, or set it to null"
+        )
     if algorithm.loss_agg not in ("rollout", "token"):
         raise RecipeError(
             f"algorithm.loss_agg is {algorithm.loss_agg}, which slime does not have for fanned-out rollouts; "

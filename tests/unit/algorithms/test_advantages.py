@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
+from statistics import pvariance
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.advantages import group_advantages
+from core.algorithms.advantages import group_advantages, keep_most_different
 
 rewards = st.floats(-100, 100)
 groups = st.lists(rewards | st.none(), max_size=12)
@@ -48,6 +50,23 @@ def test_std_norm_gives_a_sample_std_of_one(group: list[float]) -> None:
 
 def test_without_std_norm_the_reward_is_only_centred() -> None:
     assert group_advantages([1.0, 0.0, None, 0.5], std_normalization=False) == [0.5, -0.5, None, 0.0]
+
+
+@settings(deadline=None)
+@given(groups, st.integers(2, 8))
+def test_the_kept_rollouts_have_the_largest_variance_of_all_subsets(group: list[float | None], count: int) -> None:
+    """PODS, theorem 1: the best subset is one of the highest rewards and the lowest ones."""
+    kept = [r for r in keep_most_different(group, count) if r is not None]
+    valid = [r for r in group if r is not None]
+    assert len(kept) == min(count, len(valid))
+    best = max((pvariance(subset) for subset in combinations(valid, len(kept)) if subset), default=0.0)
+    assert not kept or pvariance(kept) == pytest.approx(best)
+
+
+def test_a_step_trains_on_the_kept_rollouts_and_normalises_over_them() -> None:
+    kept = keep_most_different([0.0, 1.0, 0.0, None, 0.0, 0.0], 2)
+    assert kept == [0.0, 1.0, None, None, None, None]
+    assert group_advantages(kept, std_normalization=False)[:3] == [-0.5, 0.5, None]
 
 
 def test_group_without_a_valid_rollout() -> None:

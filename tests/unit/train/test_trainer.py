@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from core.algorithms.grpo import GRPOConfig
-from core.config import OptimizerSection
-from core.engine import weights
+from core.config import LoRASection, OptimizerSection
+from core.engine import lora, weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.train import trainer as trainer_module
@@ -331,6 +331,24 @@ def test_never_more_logits_than_a_chunk(qwen2, monkeypatch):
     trained = sum(row.trained_tokens for row in rows if row.advantage)
     assert max(sizes) == 4
     assert sum(sizes) == 2 * trained  # each chunk once forward, and once again in the backward pass
+
+
+def test_a_frozen_head_computes_each_chunk_once_and_the_same_gradients(qwen2, monkeypatch):
+    rows = make_rows()
+
+    def backward(logits: int) -> tuple[list[torch.Tensor], list[int]]:
+        monkeypatch.setattr(trainer_module, "LOGITS_PER_CHUNK", logits)
+        model, sizes = weights.load(qwen2), []
+        lora.add_adapters(model, LoRASection(rank=4, alpha=8))
+        model.lm_head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
+        next(Trainer(model, optimizer(), temperature=0.7).iterate_grpo_step(rows))
+        return [p.grad for p in lora.find_trained_parameters(model).values()], sizes
+
+    (whole, [trained]), (chunked, sizes) = backward(1 << 24), backward(96 * 4)
+    assert max(sizes) == 4
+    assert sum(sizes) == trained
+    assert any(gradient.any() for gradient in whole)
+    torch.testing.assert_close(chunked, whole, atol=1e-7, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
