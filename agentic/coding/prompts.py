@@ -15,6 +15,7 @@ FENCE_INSTRUCTIONS = (
     "Repair the repository in the current folder. Change its source, not its tests. Write one shell command, or a few "
     "lines, in a ```bash block; it is run, and you are shown its output. When you are done, answer without a block.\n"
 )
+REWRITE_INSTRUCTIONS = "Write the whole repaired file in a ```python block.\n"
 SUMMARY_REQUEST = (
     "The conversation will be cut. Sum up what you have learned and changed, and what is left to do. Call no tool."
 )

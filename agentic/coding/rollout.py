@@ -33,6 +33,7 @@ from agentic.coding.prompts import (
     DELEGATE,
     FENCE_INSTRUCTIONS,
     INSTRUCTIONS,
+    REWRITE_INSTRUCTIONS,
     SCHEMAS,
     SUBAGENT,
     SUMMARY_REQUEST,
@@ -59,7 +60,7 @@ from core.sandbox.workspace import (
 )
 from core.text.call_formats import detect_format, read_reply
 from core.text.conversation import Message, Renderer
-from core.text.fences import OUTPUT, SHELL, find_last_fence
+from core.text.fences import OUTPUT, PYTHON, SHELL, find_last_fence
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import CALLS, FAILED_CALLS, Completion, Sampling, Task, Trajectory
@@ -85,8 +86,8 @@ class CodingAgent(Method):
                 check_paths(command.paths, "/testbed")
             except ValueError as error:
                 raise RecipeError(f"coding.command.paths: {error}") from error
-        self.fenced = self.config.format == "fences"
-        if self.call_format is None and not self.fenced:
+        self.calls = self.config.format == "calls"
+        if self.calls and self.call_format is None:
             raise RecipeError(
                 f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way; set "
                 "coding.format=fences"
@@ -111,7 +112,7 @@ class CodingAgent(Method):
             await self.start(workspace, repository)
             if command is None:
                 opening = await self.describe(workspace, repository)
-                work = await self.run_loop(workspace, opening, roles["policy"], sampling)
+                work = await self.run_loop(workspace, opening, roles["policy"], sampling, find_source(repository))
             else:
                 statement = repository.statement
                 work = await run_command(self.config, self.tokenizer, workspace, task, statement, roles, sampling)
@@ -146,15 +147,15 @@ class CodingAgent(Method):
         )
 
     async def run_loop(
-        self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling
+        self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling, source: str | None
     ) -> Attempt:
         """Let our own loop work in a workspace."""
-        stop = (OUTPUT,) if self.fenced else sampling.stop
+        stop = (OUTPUT,) if self.config.format == "fences" else sampling.stop
         stops = replace(sampling, stop=stop, stop_token_ids=(self.tokenizer.eos_token_id,))
         turns = Turns(stops, session=uuid4().hex)
-        shown = [] if self.fenced else [tool.to_openai() for tool in self.list_tools()]
+        shown = [tool.to_openai() for tool in self.list_tools()] if self.calls else []
         chat = Conversation(policy, self.renderer, turns, [opening], shown)
-        loop = Loop(self, workspace, time.monotonic() + self.config.time_limit_s)
+        loop = Loop(self, workspace, time.monotonic() + self.config.time_limit_s, source)
         end: End = "workspace_lost"
         with contextlib.suppress(WorkspaceError):
             end = await loop.work(chat, "act", self.config.max_turns)
@@ -203,9 +204,15 @@ class CodingAgent(Method):
         """Return the first message, which states the problem; with `show_source` it holds the numbered source too.
 
         Raises:
-            RolloutError: the source cannot be read (kind `workspace`).
+            RolloutError: the source cannot be read (kind `workspace`), or `rewrite` finds no single file (`bad_task`).
         """
-        instructions = FENCE_INSTRUCTIONS if self.fenced else INSTRUCTIONS
+        if self.config.format == "rewrite":
+            if (path := find_source(repository)) is None:
+                raise RolloutError("bad_task", f"{repository.statement!r:.80}: format rewrite needs one source file")
+            whole = repository.files[path].decode(errors="replace")
+            parts = [TASK.format(statement=repository.statement), f"```python\n{whole}```\n", REWRITE_INSTRUCTIONS]
+            return self.renderer.message("user", "".join(parts))
+        instructions = INSTRUCTIONS if self.calls else FENCE_INSTRUCTIONS
         parts = [TASK.format(statement=repository.statement), instructions]
         try:
             source = await self.read_source(workspace, repository) if self.config.show_source else {}
@@ -219,8 +226,7 @@ class CodingAgent(Method):
     async def read_source(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> dict[str, bytes]:
         """Return the repository's Python files without its tests, in git's order."""
         if self.brings_all(repository):
-            paths = sorted((path for path in repository.files if path.endswith(".py")), key=os.fsencode)
-            return {path: repository.files[path] for path in paths if not is_protected(path)}
+            return {path: repository.files[path] for path in list_sources(repository)}
         timeout_s = self.config.workspace.start_timeout_s
         listed = await workspace.exec("git ls-files -z '*.py'", timeout_s=timeout_s)
         paths = listed.stdout.decode(errors="replace").split("\0")
@@ -252,11 +258,24 @@ class CodingAgent(Method):
         return graded, False
 
 
+def list_sources(repository: RepositoryTask) -> list[str]:
+    """Return the Python files of a record's repository without its tests, in git's order."""
+    paths = sorted((path for path in repository.files if path.endswith(".py")), key=os.fsencode)
+    return [path for path in paths if not is_protected(path)]
+
+
+def find_source(repository: RepositoryTask) -> str | None:
+    """Return the repository's only source file; None if it has none or several."""
+    paths = list_sources(repository)
+    return paths[0] if len(paths) == 1 else None
+
+
 class Loop:
     """Runs the conversation of an agent in its workspace until it answers or meets a limit."""
 
-    def __init__(self, method: CodingAgent, workspace: RepositoryWorkspace, deadline: float):
+    def __init__(self, method: CodingAgent, workspace: RepositoryWorkspace, deadline: float, source: str | None):
         self.method = method
+        self.source = source
         self.config: CodingSection = method.config
         self.workspace = workspace
         self.counts: Counter[str] = Counter({f"{CALLS}{name}": 0 for name in self.config.tools})
@@ -283,7 +302,11 @@ class Loop:
     async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
         """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
-        if self.method.fenced:
+        if self.config.format == "rewrite":
+            if self.source and (fence := find_last_fence(text, PYTHON)):
+                await self.workspace.put(self.source, f"{fence.text}\n".encode(errors="replace"))
+            return []
+        if self.config.format == "fences":
             fence = find_last_fence(text.partition(OUTPUT)[0], SHELL)
             return [await self.run_call(chat, ToolCall(BASH.name, {"command": fence.text}), tools)] if fence else []
         reply = read_reply(text, self.method.call_format, tools)
@@ -304,7 +327,7 @@ class Loop:
         timeout_s = max(0.1, min(self.config.command_timeout_s, self.deadline - time.monotonic()))
         said = await run_tool(self.workspace, call.name, call.arguments, timeout_s, self.config.output_chars)
         self.counts[FAILED_CALLS] += said.startswith("error: ")
-        if self.method.fenced:
+        if not self.method.calls:
             return renderer.message("user", f"{OUTPUT}\n{said.rstrip()}\n```")
         return renderer.message("tool", said)
 

@@ -83,16 +83,18 @@ class SearchR1(Method):
                 end = "context_limit"
                 break
         answer = actions[-1][1] if end == "answered" else None
+        exact = float(is_accepted(answer, task.answers))
         return Trajectory(
             task_id=task.task_id,
             turns=tuple(turns.recorded),
             status="completed" if end == "answered" else "truncated",
-            reward=float(is_accepted(answer, task.answers)),
+            reward=exact,
             metrics={
                 "turns": len(actions),
                 f"{CALLS}search": searches,
                 "invalid_actions": sum(action == "invalid" for action, _ in actions),
                 "answered": float(end == "answered"),
+                "exact_match": exact,
             },
             log={"answer": answer, "end": end, "queries": [text for action, text in actions if action == "search"]},
         )

@@ -85,6 +85,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     path = options.data or recipe.data.eval
     if path is None:
         raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
+    name, path = name_data(path)
     limit = options.tasks or (None if options.run is None else TASKS_OF_A_RUN)
     reading = spec.reading_options(recipe)
     tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, tell=True, distinct=True, **reading), path)
@@ -104,7 +105,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
             model,
             settings={"data": {"file": file_fingerprint(Path(path))}, **_method_sections(recipe)},
             variant=variant,
-            data=Path(path).stem,
+            data=name,
             seed=seed,
             n=len(tasks),
             **sampling_fields(options, variant),
@@ -138,6 +139,12 @@ async def evaluate(plan: HeldoutPlan) -> None:
                 report_left_out(result, plan.folder, plan.left_out)
     if plan.compare is not None:
         compare_variants(plan, plan.compare)
+
+
+def name_data(given: str) -> tuple[str, str]:
+    """Return the name of a data set and its file, from NAME=FILE, or from a file, whose name is that of the data."""
+    name, equals, file = given.partition("=")
+    return (Path(given).stem, given) if not equals or Path(given).exists() else (name, file)
 
 
 def compare_variants(plan: HeldoutPlan, compare: Compare) -> None:
@@ -262,7 +269,9 @@ def make_parser() -> argparse.ArgumentParser:
         deadline={"default": None, "help": "for each task (default: the recipe's)"},
     )
     parser.add_argument("method", metavar="METHOD", help="a name in agentic/, or a folder of your own")
-    parser.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
+    parser.add_argument(
+        "--data", metavar="[NAME=]FILE", help="the tasks, and their name in results (default: data.eval of the recipe)"
+    )
     parser.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
     return parser
 

@@ -135,11 +135,17 @@ def read_batches(path: Path) -> Iterator[tuple[int, list[Record]]]:
     if not path.exists():
         return
     with open(path, "rb") as file:
-        end, unread = 0, b""
-        while unread or (unread := file.read(1 << 20)):
+        # What is appended meanwhile is not read: a writer that goes on first cuts off a torn member, and a reader that
+        # has its first half would go on in the middle of another.
+        size, end, unread = os.fstat(file.fileno()).st_size, 0, b""
+
+        def read() -> bytes:
+            return file.read(min(1 << 20, size - file.tell()))
+
+        while unread or (unread := read()):
             member, parts, length = zlib.decompressobj(wbits=31), [], 0  # 31: with gzip's header and check sum
             while not member.eof:
-                if not unread and not (unread := file.read(1 << 20)):
+                if not unread and not (unread := read()):
                     return
                 try:
                     parts.append(member.decompress(unread))

@@ -95,6 +95,23 @@ def test_a_record_torn_anywhere_keeps_its_whole_steps_and_goes_on(tmp_path: Path
         assert path.read_bytes() == whole
 
 
+def test_a_reader_does_not_follow_a_writer_that_cuts_off_a_torn_step(tmp_path: Path, tokenizer: Any) -> None:
+    path, rng, policy = tmp_path / "r.jsonl.gz", Random(2), FakePolicy(tokenizer)
+    log = write(path, tokenizer)
+    for step in (1, 2):
+        log.append(record_group(policy, TASK, run_group(policy, ASKED, rng, "0"), step, rng))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    reading = read_batches(path)
+    end, _ = next(reading)
+    with path.open("r+b") as file:
+        file.truncate(end)
+        file.seek(end)
+        file.write(whole)
+    assert list(reading) == []
+    assert len(list(read_batches(path))) == 3
+
+
 def test_rewind_deletes_what_a_resumed_run_repeats(tmp_path: Path, tokenizer: Any) -> None:
     path, rng, policy = tmp_path / "r.jsonl.gz", Random(3), FakePolicy(tokenizer)
     log = write(path, tokenizer)

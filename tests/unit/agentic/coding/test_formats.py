@@ -1,19 +1,24 @@
-"""With `format: fences` a reply's last bash block is run in the workspace, and its output is a user's message."""
+"""With `format: fences` a reply's last bash block is run in the workspace, and its output is a user's message.
+
+With `rewrite` a reply's last Python block is the new source file.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from agentic.coding.prompts import FENCE_INSTRUCTIONS
+from agentic.coding.prompts import FENCE_INSTRUCTIONS, REWRITE_INSTRUCTIONS
 from agentic.coding.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
 from core.text.tokenizer import encode_text
-from core.types import Sampling, Trajectory
+from core.types import Sampling, Task, Trajectory
 from tests.unit.agentic.coding.test_rollout import PATH, RIGHT, TASK
 from tests.unit.gateway.templates import make_tokenizer
 
@@ -21,7 +26,7 @@ ROOMY = ("coding.max_turns=20", "coding.context_tokens=8000", "coding.max_tokens
 WRITE = f"I repair it.\n```bash\ncat > {PATH} <<'END'\n{RIGHT}END\necho written\n```\n"
 
 
-async def play(*replies: str) -> tuple[Trajectory, list[str]]:
+async def play(*replies: str, form: str = "fences", task: Task = TASK) -> tuple[Trajectory, list[str]]:
     """Return the rollout of these replies, and its prompts as texts."""
     tokenizer, left = make_tokenizer("qwen3"), list(replies)
 
@@ -29,8 +34,8 @@ async def play(*replies: str) -> tuple[Trajectory, list[str]]:
         return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
 
     policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
-    method = SPEC.build(SPEC.load("tiny", [*ROOMY, "coding.format=fences", "coding.tools=[bash]"]), tokenizer)
-    trajectory = await method.rollout(TASK, Roles({"policy": policy}), Sampling(seed=1))
+    method = SPEC.build(SPEC.load("tiny", [*ROOMY, f"coding.format={form}", "coding.tools=[bash]"]), tokenizer)
+    trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
     return trajectory, [tokenizer.decode(turn.prompt_ids) for turn in trajectory.turns]
 
 
@@ -52,9 +57,24 @@ async def test_an_output_that_the_model_makes_up_is_cut_off(isolation: None) -> 
     assert (trajectory.log["end"], trajectory.metrics["turns"]) == ("answered", 2)
 
 
-def test_other_tools_are_refused() -> None:
+async def test_a_python_block_replaces_the_file(isolation: None) -> None:
+    trajectory, prompts = await play(f"Repaired:\n```python\n{RIGHT}```\nDone.", form="rewrite")
+    assert (trajectory.reward, trajectory.log["verdict"], trajectory.log["end"]) == (1.0, "solved", "answered")
+    assert f"```python\n{TASK.metadata['repository'][PATH]}```\n{REWRITE_INSTRUCTIONS}" in prompts[0]
+    trajectory, _ = await play("It is fine as it is.", form="rewrite")
+    assert (trajectory.reward, trajectory.log["diff"], trajectory.log["end"]) == (0.0, "", "answered")
+
+
+async def test_a_rewrite_needs_one_source_file(isolation: None) -> None:
+    two = {**TASK.metadata["repository"], "other.py": ""}
+    with pytest.raises(RolloutError, match="needs one source file"):
+        await play("", form="rewrite", task=replace(TASK, metadata={**TASK.metadata, "repository": two}))
+
+
+@pytest.mark.parametrize("form", ["fences", "rewrite"])
+def test_other_tools_are_refused(form: str) -> None:
     with pytest.raises(RecipeError, match=r"set coding.tools=\[bash\]"):
-        SPEC.load("tiny", ["coding.format=fences", "coding.tools=[bash, edit]"])
+        SPEC.load("tiny", [f"coding.format={form}", "coding.tools=[bash, edit]"])
 
 
 def test_a_model_without_calls_in_its_template_is_enough(isolation: None) -> None:

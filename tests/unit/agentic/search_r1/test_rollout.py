@@ -45,7 +45,7 @@ def show(method: SearchR1, trajectory: Trajectory) -> str:
 async def test_the_policys_message_grows_by_what_its_search_found(method: SearchR1) -> None:
     done = await play(method, f"I must search. {SEARCH} and more", f"So: {RIGHT} is it.")
     assert (done.reward, done.status) == (1.0, "completed")
-    assert done.metrics == {"turns": 2, "calls_search": 1, "invalid_actions": 0, "answered": 1.0}
+    assert done.metrics == {"turns": 2, "calls_search": 1, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0}
     assert done.log == {"answer": OWNER, "end": "answered", "queries": [THING]}
     before, found, after = show(method, done).partition("\n\n<information>")
     passages, _, answer = after.partition("</information>\n\n")
