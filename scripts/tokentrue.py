@@ -29,7 +29,7 @@ GROUPS = {
     "evaluate": "Scores",
     "serve": "Start servers",
     "inspect": "Look into rollouts",
-    "data": "Data sets and models",
+    "data": "Data and models",
     "convert": "Convert checkpoints",
     "speed": "Measure speed and memory",
 }
