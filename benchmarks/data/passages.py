@@ -2,8 +2,8 @@
 
     tokentrue data passages data/hotpotqa-tasks data/2wiki data/musique --out corpus.jsonl
 
-Each folder is one of `tokentrue data download`; the paragraphs of all its splits are taken, each once. The first line
-of a passage is its title.
+A folder is that of `tokentrue data download hotpotqa-tasks` or a like set. The paragraphs of all its splits are taken,
+each once. The first line of a passage is its title.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_passages(folder: Path) -> Iterator[str]:
     """Yield the paragraphs of all tasks of a folder. Raises DataError if a task has none, or no file is there."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise DataError(f"{folder}: no tasks. Fix: tokentrue data download {folder.name}")
+        raise DataError(f"{folder}: no tasks. Fix: download one: tokentrue data download hotpotqa-tasks")
     for file in files:
         for location, record in read_records(file):
             paragraphs = record.get("metadata", {}).get("paragraphs")
@@ -45,7 +45,7 @@ def read_passages(folder: Path) -> Iterator[str]:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue data passages", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of tokentrue data download")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of tokentrue data download musique")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser
 
