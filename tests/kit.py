@@ -50,6 +50,7 @@ LONG = "needs minutes: bash scripts/test.sh --long 5"
 ROOT = "needs root: run the tests as root"
 TRITON = "needs Triton: pip install triton (Linux)"
 SLIME = "needs slime: set SLIME_ROOT to a checkout of it"
+VERL = "needs verl: bash tests/optional/verl/setup.sh, and run the tests with the Python that it names"
 
 
 def require(met: object, reason: str) -> None:

@@ -17,14 +17,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import get_args
+from typing import Protocol, get_args
 
-from core.types import LossAgg, Row
+from core.types import LossAgg
 
 LOSS_AGGS: tuple[str, ...] = get_args(LossAgg)
 
 
-def row_scales(rows: Sequence[Row], loss_agg: LossAgg, length: int = 1) -> list[float]:
+class WeighedRow(Protocol):
+    """Names what the average needs of a row."""
+
+    @property
+    def rollout_id(self) -> int: ...
+    @property
+    def trained_tokens(self) -> int: ...
+
+
+def row_scales(rows: Sequence[WeighedRow], loss_agg: LossAgg, length: int = 1) -> list[float]:
     """Return a factor s_i for each row: the loss of the batch is sum over rows i of s_i * sum_t(mask * loss).
 
     `rows` must be all rows of one optimizer step; the factors then hold for any split of them into micro-batches.
@@ -37,7 +46,7 @@ def row_scales(rows: Sequence[Row], loss_agg: LossAgg, length: int = 1) -> list[
         tokens[row.rollout_id] += row.trained_tokens
         turns[row.rollout_id] += 1
 
-    def scale(row: Row) -> float:
+    def scale(row: WeighedRow) -> float:
         match loss_agg:
             case "rollout":
                 return 1 / (len(turns) * tokens[row.rollout_id])

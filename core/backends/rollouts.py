@@ -6,15 +6,23 @@ happens, the rollout ends within its deadline as a Trajectory, a failed one unde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
 
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, RolloutError
+from core.rollout.rows import count_trained_tokens
 from core.rollout.runner import Runner, failed_trajectory
+from core.runs.health import share_cut_off
 from core.types import Completion, Sampling, Task, Trajectory
 
 ABORTED = "aborted"
 """Names the failure of a rollout that the backend itself broke off, and may run again."""
+
+NOTES = "agentic"
+"""Names the key under which a backend's records hold what `describe_rollout` returns."""
 
 
 async def run_rollout(
@@ -58,3 +66,34 @@ class _AbortablePolicy:
         if completion.finish_reason == "abort":
             raise self._rollout.abort("the engine aborted the request")
         return completion
+
+
+def describe_rollout(trajectory: Trajectory) -> dict[str, Any]:
+    """Return what a backend's records tell of a rollout beside its tokens and its reward."""
+    return {
+        "status": trajectory.status,
+        "failure": trajectory.failure,
+        "error": str(trajectory.log.get("error", "")),
+        "turns": len(trajectory.turns),
+        "trained_tokens": count_trained_tokens(trajectory),
+        "cut_off": share_cut_off(trajectory),
+        "metrics": dict(trajectory.metrics),
+    }
+
+
+def summarize_notes(notes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return shares cut off, truncated and failed, failures by name, and means of the method's metrics.
+
+    `notes` are those of `describe_rollout`; an empty one is of a rollout that never ran. Failed ones have no metrics.
+    """
+    done = [note["metrics"] for note in notes if note.get("status") in ("completed", "truncated")]
+    failures = Counter(note.get("failure") or "never_ran" for note in notes if note.get("status", "failed") == "failed")
+    names = sorted({name for metrics in done for name in metrics})
+    cut = [note["cut_off"] for note in notes if note.get("cut_off") is not None]
+    return {
+        **({"cut_off": fmean(cut)} if cut else {}),
+        "truncated": sum(note.get("status") == "truncated" for note in notes) / len(notes),
+        "failed": failures.total() / len(notes),
+        **{f"failures/{kind}": count for kind, count in failures.items()},
+        **{name: sum(metrics.get(name, 0.0) for metrics in done) / len(done) for name in names},
+    }

@@ -9,48 +9,72 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Required, TypedDict, Unpack
 
 from core.algorithms.advantages import group_advantages, keep_most_different, overlong_penalty
 from core.types import Group, Row, RowUnit, Trajectory, Turn
 
 
 def rows_from_groups(
-    groups: Sequence[Group],
-    *,
-    std_normalization: bool,
-    split_advantage: bool,
-    advantage_clip: float | None = None,
-    min_group_std: float = 0.0,
-    rows: RowUnit = "turn",
-    max_response_length: int | None = None,
-    overlong_buffer_len: int | None = None,
-    overlong_filter: bool = False,
-    update_group_size: int | None = None,
+    groups: Sequence[Group], *, rows: RowUnit = "turn", **options: Unpack[AdvantageOptions]
 ) -> list[Row]:
     """Make one Row of each trained turn or segment. `rollout_id` numbers the trajectories over all groups.
 
-    Every turn gets the advantage of its trajectory; with `split_advantage` that is divided by the number of all its
-    turns, trained or not (slime-agentic's MemAgent). The other settings are those of the recipe's algorithm section.
+    `options` are those of `turn_advantages`, whose values the rows of a trajectory get.
     """
     result: list[Row] = []
     rollout_id = 0
     for group in groups:
-        rewards = [None if t.status == "failed" else t.reward for t in group]
-        if max_response_length and overlong_buffer_len:
-            lengths = [count_trained_tokens(t) for t in group]
-            penalties = [overlong_penalty(n, max_response_length, overlong_buffer_len) for n in lengths]
-            rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
-        if update_group_size:
-            rewards = keep_most_different(rewards, update_group_size)
-        advantages = group_advantages(
-            rewards, std_normalization=std_normalization, clip=advantage_clip, min_std=min_group_std
-        )
+        turns, trained_tokens = [len(t.turns) for t in group], [count_trained_tokens(t) for t in group]
+        advantages = turn_advantages(group, turns, trained_tokens, **options)
         for trajectory, advantage in zip(group, advantages, strict=True):
-            if advantage is not None and not (overlong_filter and trajectory.status == "truncated"):
-                parts = max(1, len(trajectory.turns)) if split_advantage else 1
-                result += make_rows(trajectory.turns, rows, advantage / parts, rollout_id)
+            if advantage is not None:
+                result += make_rows(trajectory.turns, rows, advantage, rollout_id)
             rollout_id += 1
     return result
+
+
+class AdvantageOptions(TypedDict, total=False):
+    """Holds the settings of the recipe's algorithm section that say how rewards become advantages."""
+
+    std_normalization: Required[bool]
+    split_advantage: Required[bool]
+    advantage_clip: float | None
+    min_group_std: float
+    max_response_length: int | None
+    overlong_buffer_len: int | None
+    overlong_filter: bool
+    update_group_size: int | None
+
+
+def turn_advantages(
+    group: Group, turns: Sequence[int], trained_tokens: Sequence[int], **options: Unpack[AdvantageOptions]
+) -> list[float | None]:
+    """Return what every trained turn of each trajectory of a group gets; None for a trajectory that is not trained.
+
+    It is the advantage of the trajectory; with `split_advantage` that is divided by the number of all its turns,
+    trained or not (slime-agentic's MemAgent). `turns` and `trained_tokens` count those of each trajectory, which need
+    not hold them here.
+    """
+    longest, buffer = options.get("max_response_length"), options.get("overlong_buffer_len")
+    rewards = [None if t.status == "failed" else t.reward for t in group]
+    if longest and buffer:
+        penalties = [overlong_penalty(n, longest, buffer) for n in trained_tokens]
+        rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
+    if kept := options.get("update_group_size"):
+        rewards = keep_most_different(rewards, kept)
+    advantages = group_advantages(
+        rewards,
+        std_normalization=options["std_normalization"],
+        clip=options.get("advantage_clip"),
+        min_std=options.get("min_group_std", 0.0),
+    )
+    return [
+        None
+        if advantage is None or (options.get("overlong_filter") and trajectory.status == "truncated")
+        else advantage / (max(1, count) if options["split_advantage"] else 1)
+        for trajectory, advantage, count in zip(group, advantages, turns, strict=True)
+    ]
 
 
 def count_trained_tokens(trajectory: Trajectory) -> int:

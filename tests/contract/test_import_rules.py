@@ -47,7 +47,8 @@ data         -> rewards types
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
 INSIDE_CORE = """
-backends backends.slime engine gateway inspect report retrieval rewards runs sandbox sandbox.workspace train worlds
+backends backends.slime backends.verl engine gateway inspect report retrieval rewards runs sandbox sandbox.workspace
+train worlds
 """
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
@@ -251,7 +252,12 @@ def test_no_method_imports_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "importers"), [("slime", "core.backends.slime"), ("tau2", "agentic.toolorchestra.tau2.worker")]
+    ("library", "importers"),
+    [
+        ("slime", "core.backends.slime"),
+        ("verl", "core.backends.verl"),
+        ("tau2", "agentic.toolorchestra.tau2.worker"),
+    ],
 )
 def test_a_library_is_imported_in_one_place(library: str, importers: str) -> None:
     wrong = [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
+from core.backends.rollouts import NOTES, summarize_notes
 from core.backends.slime.framework import framework_of
-from core.backends.slime.samples import NOTES, SlimeSample, group_samples, read_reward
+from core.backends.slime.samples import SlimeSample, group_samples, read_reward
 from core.config import HealthSection
 from core.runs.health import Health
 
@@ -26,24 +26,16 @@ def summarize(samples: Sequence[SlimeSample], reward_key: str | None = None) -> 
     if not rollouts:
         return {}
     notes = [sample.metadata.get(NOTES) or {} for sample in rollouts]
-    done = [note["metrics"] for note in notes if note.get("status") in ("completed", "truncated")]
-    failures = Counter(note.get("failure") or "never_ran" for note in notes if note.get("status", "failed") == "failed")
-    names = sorted({name for metrics in done for name in metrics})
     rewards = [
         [read_reward(s, reward_key) for s in group if s.reward is not None and not s.remove_sample]
         for group in group_samples(rollouts)
     ]
     valid = [reward for group in rewards for reward in group]
-    cut = [note["cut_off"] for note in notes if note.get("cut_off") is not None]
     return {
         "reward": sum(read_reward(s, reward_key) for s in rollouts if s.reward is not None) / len(rollouts),
         **({"reward_std": pstdev(valid)} if valid else {}),
         "groups_with_signal": fmean(len(set(group)) > 1 for group in rewards),
-        **({"cut_off": fmean(cut)} if cut else {}),
-        "truncated": sum(note.get("status") == "truncated" for note in notes) / len(rollouts),
-        "failed": failures.total() / len(rollouts),
-        **{f"failures/{kind}": count for kind, count in failures.items()},
-        **{name: sum(metrics.get(name, 0.0) for metrics in done) / len(done) for name in names},
+        **summarize_notes(notes),
     }
 
 

@@ -33,7 +33,8 @@ from typing import Any
 
 from core.algorithms.advantages import group_advantages
 from core.algorithms.aggregate import row_scales
-from core.backends.slime.samples import NOTES, SlimeSample, group_samples, read_reward, read_trajectory
+from core.backends.rollouts import NOTES
+from core.backends.slime.samples import SlimeSample, group_samples, read_reward, read_trajectory
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
 from core.types import Group, LossAgg, Row, Trajectory

@@ -11,19 +11,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import fields
 from typing import Any, Protocol
 
-from core.backends.rollouts import ABORTED
-from core.data.files import SourceLocation
-from core.data.tasks import convert_records
+from core.backends import tasks
+from core.backends.rollouts import ABORTED, NOTES, describe_rollout
 from core.rollout.rows import make_rows
-from core.runs.health import share_cut_off
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
-
-NOTES = "agentic"
-"""Names the key of a Sample's metadata that holds {status, failure, error, turns, cut_off, metrics}."""
 
 
 class SlimeSample(Protocol):
@@ -55,23 +49,12 @@ class SlimeSample(Protocol):
 
 
 def read_task(sample: SlimeSample, path: str, options: Mapping[str, Any] | None = None) -> Task:
-    """Read the Task of a Sample of the file `path`: prompt, label and metadata, or our own record as metadata.
-
-    `options` are the method's, for a file that `tokentrue data slime` did not write.
-
-    Raises:
-        DataError: a field is missing, empty or of the wrong type, or the record is not what `options` ask for.
-    """
+    """Read the Task of a Sample of the file `path`, as core.backends.tasks.read_task."""
     metadata = sample.metadata
     if isinstance(metadata, dict):
         metadata = {name: value for name, value in metadata.items() if name != NOTES}
-    own = isinstance(metadata, dict) and {"task_id", "question", "answers"} <= metadata.keys()
-    record = metadata if own else {"prompt": sample.prompt, "label": sample.label, "metadata": metadata}
     number = sample.index if sample.group_index is None else sample.group_index
-    place = SourceLocation(Path(path), number, "prompt")
-    chosen: Any = {"keep_messages": True, "short_answers": False, **(options or {}), "require_context": False}
-    (task,) = convert_records([(place, record)], Path(path).stem, **chosen)
-    return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
+    return tasks.read_task(sample.prompt, sample.label, metadata, path, number, options)
 
 
 def fill_sample(sample: SlimeSample, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:
@@ -98,16 +81,8 @@ def fill_sample(sample: SlimeSample, trajectory: Trajectory, reward_key: str | N
     sample.remove_sample = failed
     sample.weight_versions = [completion.weight_version for completion in completions]
     sample.train_metadata = {"turns": [_turn_record(turn) for turn in turns]}
-    notes = {
-        "status": trajectory.status,
-        "failure": trajectory.failure,
-        "error": str(trajectory.log.get("error", "")),
-        "turns": len(turns),
-        "cut_off": share_cut_off(trajectory),
-        "metrics": dict(trajectory.metrics),
-    }
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
-    sample.metadata = {**metadata, NOTES: notes}
+    sample.metadata = {**metadata, NOTES: describe_rollout(trajectory)}
     if hasattr(sample, "prefix_cache_info"):
         sample.prefix_cache_info = type(sample.prefix_cache_info)()
         for turn in turns:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from core.backends.slime.samples import NOTES, group_samples, read_task
+from core.backends.rollouts import NOTES
+from core.backends.slime.samples import group_samples, read_task
 from core.config import AlgorithmSection
 from core.policy.base import Roles
 from core.rollout.roles import open_roles

@@ -19,8 +19,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agentic.memagent import rollout as memagent
+from core.backends.rollouts import NOTES
 from core.backends.slime.bridge import SlimeBridge
-from core.backends.slime.samples import NOTES
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.policy.servers import make_server_policy

@@ -1,0 +1,101 @@
+"""Reads the recipe that verl's configuration names, which must agree with the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from core.config import Recipe, RecipeError
+from core.config.load import as_recipe_error, read_yaml
+from core.rollout.method import method_spec
+
+LOOP = "core.backends.verl.loop.MethodAgentLoop"
+LOOPS = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
+MODES = {f"tokentrue_{mode}": mode for mode in ("sync", "colocate_async", "separate_async")}
+"""Maps our trainers' names in `trainer.v1.trainer_mode` to those of verl's trainers that they extend."""
+
+
+def find_recipe(config: Any) -> str:
+    """Return the path of the recipe in the agent loops' YAML. Raises RecipeError unless there is exactly one."""
+    path = find(config, LOOPS)
+    if not path:
+        raise RecipeError(
+            f"{LOOPS} is missing: name a YAML file that has {LOOP} as `_target_` (core/backends/verl/loop.py)"
+        )
+    entries = read_yaml(Path(path))
+    recipes = {str(entry.get("recipe")) for entry in entries or () if entry.get("_target_") == LOOP}
+    if len(recipes) != 1:
+        raise RecipeError(f"{path}: {len(recipes)} recipes of {LOOP}, and a job trains by one; write `recipe` once")
+    return recipes.pop()
+
+
+def read_recipe(config: Any, path: str) -> Recipe:
+    """Read the resolved recipe `path`, which must agree with verl's configuration.
+
+    Raises:
+        RecipeError: it is missing, broken, or contradicts the configuration.
+    """
+    recipe = _load(path)
+    _check(recipe, config)
+    return recipe
+
+
+@cache
+def _load(path: str) -> Recipe:
+    values = read_yaml(Path(path))
+    if not isinstance(values, Mapping) or "method" not in values:
+        raise RecipeError(f"{path}: has no `method`; write the resolved recipe there (`--dry-run` prints it)")
+    kind = method_spec(str(values["method"])).recipe
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise as_recipe_error(error, kind, Path(path)) from error
+
+
+def _check(recipe: Recipe, config: Any) -> None:
+    """Raise RecipeError for the first of verl's settings with which rows, advantages or weights would not be ours."""
+    rollout, algorithm = recipe.rollout, recipe.algorithm
+    own = "advantages are made over rollouts, before any estimator sees rows"
+    required: dict[str, tuple[Any, str]] = {
+        "algorithm.adv_estimator": ("grpo", "every other estimator of verl takes a row for a rollout"),
+        "algorithm.use_kl_in_reward": (False, own),
+        "algorithm.filter_groups.enable": (False, "verl would compare the rewards of rows, failed ones among them"),
+        "algorithm.rollout_correction.bypass_mode": (False, "our loss compares with the trainer's own log-probs"),
+        "algorithm.rollout_correction.rollout_is": (None, "the recipe's algorithm.tis does that in our loss"),
+        "algorithm.rollout_correction.rollout_rs": (None, "the recipe's algorithm.tis does that in our loss"),
+        "actor_rollout_ref.actor.use_kl_loss": (algorithm.kl_loss_coef > 0, "the recipe's algorithm.kl_loss_coef"),
+        "actor_rollout_ref.actor.ppo_epochs": (1, "the recipe's algorithm.num_steps_per_rollout counts the steps"),
+        "actor_rollout_ref.actor.shuffle": (False, "the rows of a rollout belong into one step"),
+        "actor_rollout_ref.rollout.n": (rollout.group_size, "the recipe's rollout.group_size"),
+        "actor_rollout_ref.rollout.temperature": (rollout.temperature, "the recipe's rollout.temperature"),
+        "actor_rollout_ref.rollout.top_p": (1.0, "rows are trained without top-p"),
+        "actor_rollout_ref.rollout.calculate_log_probs": (True, "rows keep the log-probs of the engine"),
+        "data.train_batch_size": (rollout.tasks_per_step, "the recipe's rollout.tasks_per_step"),
+        "trainer.use_v1": (True, "the older trainer counts every row as a rollout"),
+    }
+    missing = object()
+    for key, (value, reason) in required.items():
+        given = find(config, key, missing)
+        if given is not missing and given != value:
+            raise RecipeError(f"{key} is {given}, must be {value}: {reason}")
+    mode = find(config, "trainer.v1.trainer_mode", missing)
+    if mode is not missing and mode not in MODES:
+        raise RecipeError(
+            f"trainer.v1.trainer_mode is {mode}, whose mini-batches count rows: set it to tokentrue_{mode}, with "
+            "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
+        )
+    if algorithm.dynamic_sampling:
+        raise RecipeError("algorithm.dynamic_sampling has no place on verl yet; set it to false")
+
+
+def find(config: Any, key: str, default: Any = None) -> Any:
+    """Return the value of `key`, a path with dots, in verl's configuration."""
+    for part in key.split("."):
+        if config is None or part not in config:
+            return default
+        config = config[part]
+    return config

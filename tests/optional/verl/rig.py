@@ -1,0 +1,253 @@
+"""Drives verl's real agent-loop workers and our trainer on one CPU process, without Ray, a GPU or an LLM server.
+
+In the place of TransferQueue stands a dictionary, and in the place of verl's servers a policy of ours. The
+configuration is verl's own, composed by hydra; data is read by verl's own data set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "core.backends.verl.trainer")
+
+import hydra
+import torch
+import transfer_queue
+import verl
+import yaml
+from tensordict import NonTensorStack, TensorDict
+from verl.trainer.ppo.utils import create_rl_dataset
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.utils.dataset.rl_dataset import collate_fn
+from verl.utils.tensordict_utils import assign_non_tensor_data, get_tensordict
+from verl.workers.rollout.replica import TokenOutput
+
+from core.backends.rollouts import NOTES
+from core.backends.verl.data import write_parquet
+from core.backends.verl.policy import VerlPolicy
+from core.backends.verl.rollouts import MethodRollouts, close_all, read_fields
+from core.backends.verl.settings import LOOP
+from core.policy.base import Roles
+from core.rollout.roles import open_roles
+from core.rollout.runner import Runner
+from core.types import Completion, Sampling, Task, Trajectory
+from tests.contract.slime.case import Case
+from tests.contract.slime.replay import Tape
+
+Session = tuple[str, str]
+"""Names a rollout: verl's uid of its prompt, and its session_id."""
+STEP = 3
+"""The step of the trainer, and the version of the weights that the servers name."""
+
+
+class Client:
+    """verl's LLMServerClient over a policy of ours; `finish` maps our finish reasons to those of a verl server."""
+
+    def __init__(self, policy: Any, finish: Callable[[str], str] = lambda reason: "completed"):
+        self.policy, self.finish, self.seeds = policy, finish, itertools.count(42)
+        self.requests: list[dict[str, Any]] = []
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
+        self.requests.append({"request_id": request_id, **sampling_params})
+        sampling = Sampling(
+            temperature=sampling_params["temperature"],
+            top_p=sampling_params["top_p"],
+            top_k=sampling_params["top_k"],
+            max_new_tokens=sampling_params["max_tokens"],
+            stop_token_ids=tuple(sampling_params.get("stop_token_ids", ())),
+            stop=tuple(sampling_params.get("stop", ())),
+            seed=next(self.seeds),
+        )
+        done = await self.policy.generate(tuple(prompt_ids), sampling, request_id, f"request {sampling.seed}")
+        reason = "aborted" if done.finish_reason == "abort" else self.finish(done.finish_reason)
+        return TokenOutput(
+            token_ids=list(done.token_ids),
+            log_probs=list(done.logprobs),
+            stop_reason=reason,
+            extra_fields={"global_steps": STEP, "min_global_steps": STEP - 1, "max_global_steps": STEP},
+        )
+
+
+@dataclass
+class Queue:
+    """Holds what TransferQueue would: fields and tags by key."""
+
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tags: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def patch(self, monkeypatch: Any) -> None:
+        async def put_one(key: str, partition_id: str, tag: Any = None, fields: Any = None) -> None:
+            self.tags.setdefault(key, {}).update(tag or {})
+
+        async def put_many(**named: Any) -> None:
+            self.put(**named)
+
+        for name, function in {
+            "init": lambda *_: None,
+            "async_kv_put": put_one,
+            "async_kv_batch_put": put_many,
+            "kv_batch_put": self.put,
+            "kv_batch_get": self.get,
+        }.items():
+            monkeypatch.setattr(transfer_queue, name, function)
+
+    def put(self, keys: Sequence[str], partition_id: str, fields: Any = None, tags: Any = None) -> Any:
+        for place, key in enumerate(keys):
+            self.tags.setdefault(key, {}).update(tags[place] if tags else {})
+            for name in fields.keys() if fields is not None else ():
+                value = fields[name]
+                one = value.unbind()[place] if isinstance(value, torch.Tensor) else list(value)[place]
+                self.rows.setdefault(key, {})[name] = one
+        return transfer_queue.KVBatchMeta(
+            keys=list(keys), tags=[self.tags[key] for key in keys], partition_id=partition_id
+        )
+
+    def get(self, keys: Sequence[str], partition_id: str, select_fields: Sequence[str] | None = None) -> Any:
+        found = {}
+        for name in select_fields or self.rows[keys[0]]:
+            values = [self.rows[key][name] for key in keys if name in self.rows[key]]
+            if len(values) < len(keys):
+                continue
+            tensors = isinstance(values[0], torch.Tensor) and values[0].dim() > 0
+            found[name] = (
+                torch.nested.as_nested_tensor(values, layout=torch.jagged) if tensors else NonTensorStack(*values)
+            )
+        return TensorDict(found, batch_size=len(keys))
+
+    def batch(self) -> Any:
+        """The rows of all rollouts, as the replay buffer gives them."""
+        keys = list(self.rows)
+        return transfer_queue.KVBatchMeta(keys=keys, tags=[self.tags[key] for key in keys], partition_id="train")
+
+
+def compose(folder: Path, model: Path, recipe: dict[str, Any], *overrides: str) -> Any:
+    """verl's configuration for a recipe, composed by hydra from verl's own files."""
+    (folder / "agentic_recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    entry = {"name": recipe["method"], "_target_": LOOP, "recipe": str(folder / "agentic_recipe.yaml")}
+    (folder / "loops.yaml").write_text(yaml.safe_dump([entry]))
+    rollout, algorithm = recipe["rollout"], recipe["algorithm"]
+    given = [
+        "actor_rollout_ref.rollout.name=vllm",
+        f"actor_rollout_ref.model.path={model}",
+        f"actor_rollout_ref.rollout.n={rollout['group_size']}",
+        f"actor_rollout_ref.rollout.temperature={rollout['temperature']}",
+        "actor_rollout_ref.rollout.calculate_log_probs=True",
+        f"actor_rollout_ref.rollout.agent.agent_loop_config_path={folder / 'loops.yaml'}",
+        f"actor_rollout_ref.actor.use_kl_loss={algorithm['kl_loss_coef'] > 0}",
+        "algorithm.adv_estimator=grpo",
+        f"data.train_batch_size={rollout['tasks_per_step']}",
+        f"data.train_files={folder / 'train.parquet'}",
+        "trainer.v1.trainer_mode=tokentrue_sync",
+    ]
+    config = Path(verl.__file__).parent / "trainer" / "config"
+    with hydra.initialize_config_dir(str(config), version_base=None):
+        return hydra.compose("ppo_trainer", [*given, *overrides])
+
+
+def read_batch(config: Any, tokenizer: Any) -> dict[str, Any]:
+    """The whole data file as one batch of verl's data loader."""
+    dataset = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)
+    return collate_fn([dataset[place] for place in range(len(dataset))])
+
+
+def run_v1(config: Any, client: Client, tokenizer: Any, queue: Queue, tape: Tape | None = None) -> None:
+    """Run a batch by verl's V1 worker: every rollout of every task of the data file."""
+    fields = read_batch(config, tokenizer)
+    fields["uid"] = [f"task{place}" for place in range(len(fields["raw_prompt"]))]
+    batch = get_tensordict({name: list(v) if not isinstance(v, torch.Tensor) else v for name, v in fields.items()})
+    assign_non_tensor_data(batch, "global_steps", STEP)
+
+    async def run() -> None:
+        worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, client)
+        await worker.generate_sequences(batch)
+        while worker.background_tasks:
+            await asyncio.sleep(0.01)
+        await close_all()
+
+    asyncio.run(run())
+
+
+def record(monkeypatch: Any) -> tuple[Tape, dict[Session, dict[str, Any]]]:
+    """Keep what every rollout asked and got, and the fields that verl gave it."""
+    tape, given = Tape(), dict[Session, dict[str, Any]]()
+    generate, run = VerlPolicy.generate, MethodRollouts.run
+
+    async def recorded(self: Any, prompt_ids: Any, sampling: Sampling, session: str | None = None) -> Completion:
+        place = str(self.place)
+        tape.prompts.setdefault(place, []).append(tuple(prompt_ids))
+        try:
+            completion = await generate(self, prompt_ids, sampling, session)
+        except Exception as error:
+            tape.outcomes.setdefault(place, []).append(error)
+            raise
+        tape.outcomes.setdefault(place, []).append(completion)
+        return completion
+
+    async def named(self: Any, fields: Any, path: str, policy: Any, params: Any) -> Trajectory:
+        policy.place = session = str(fields["uid"]), str(fields["session_id"])
+        given[session] = dict(fields)
+        return await run(self, fields, path, policy, params)
+
+    monkeypatch.setattr(VerlPolicy, "generate", recorded)
+    monkeypatch.setattr(MethodRollouts, "run", named)
+    return tape, given
+
+
+def play_again(
+    case: Case, recipe: Any, tape: Tape, given: dict[Session, dict[str, Any]], path: str, tokenizer: Any
+) -> Any:
+    """The same rollouts by our own runner: uid -> session -> Trajectory, and uid -> Task."""
+
+    async def run_all() -> Any:
+        groups: dict[str, dict[str, Trajectory]] = {}
+        tasks: dict[str, Task] = {}
+        method = case.spec.build(recipe, tokenizer)
+        async with open_roles(recipe, tokenizer) as others:
+            for (uid, session), fields in sorted(given.items()):
+                tasks[uid] = read_fields(fields, path)
+                policy = tape.replay(str((uid, session)))
+                runner = Runner(method, Roles({**others, "policy": policy}), concurrency=1, deadline_s=60)
+                trajectory = await runner.run_one(tasks[uid], Sampling())
+                assert not policy.outcomes, (trajectory.failure, str(trajectory.log)[-700:])
+                groups.setdefault(uid, {})[session] = trajectory
+        await method.close()
+        return groups, tasks
+
+    return asyncio.run(run_all())
+
+
+def make_trainer(config: Any, tokenizer: Any, ranks: int = 2) -> Any:
+    """Our trainer with verl's configuration and no workers; `sent` are the batches that the actor gets."""
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    from core.backends.verl import trainer
+    from core.backends.verl.settings import find_recipe, read_recipe
+    from core.rollout.runner import EmptyStepGuard
+
+    made = object.__new__(get_trainer_cls(config.trainer.v1.trainer_mode))
+    assert isinstance(made, trainer.RolloutTrainer)
+    made.config, made.tokenizer = config, tokenizer
+    made._recipe, made._guard, made._steps = read_recipe(config, find_recipe(config)), EmptyStepGuard(), 1
+    made.sent = []
+
+    def update_actor(batch: Any) -> Any:
+        made.sent.append(dict(batch.extra_info))
+        return {"metrics": {"mfu": 0.0}}
+
+    made.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": list(range(ranks))}, update_actor=update_actor)
+    return made
+
+
+def write_data(config_folder: Path, tasks: Sequence[Task], method: str) -> None:
+    write_parquet(config_folder / "train.parquet", tasks, method)
+
+
+def notes_of(row: dict[str, Any]) -> dict[str, Any]:
+    return dict(row["extra_fields"][NOTES])
