@@ -22,6 +22,7 @@ from core.backends.verl.rollouts import open_once
 from core.backends.verl.rows import make_verl_rows
 from core.backends.verl.settings import read_recipe
 from core.config import RecipeError
+from core.types import RowUnit, Trajectory
 
 
 class MethodAgentLoop(AgentLoopBase):
@@ -46,28 +47,8 @@ class MethodAgentLoop(AgentLoopBase):
         policy = VerlPolicy(self.server_manager, self.rollout_config, rollouts.tokenizer)
         path = str(self.data_config.get("train_files"))
         trajectory = await rollouts.run(fields, path, policy, sampling_params)
-        failed = trajectory.status == "failed"
-        reward = 0.0 if failed or trajectory.reward is None else float(trajectory.reward)
         now = int(fields.get("global_steps", 0))
-        shared = {
-            NOTES: {**describe_rollout(trajectory), "reward": None if failed else reward},
-            "min_global_steps": min(policy.steps, default=now),
-            "max_global_steps": max(policy.steps, default=now),
-        }
-        outputs = [
-            AgentLoopOutput(
-                prompt_ids=row.prompt_ids,
-                response_ids=row.response_ids,
-                response_mask=row.response_mask,
-                response_logprobs=row.logprobs,
-                reward_score=reward,
-                num_turns=len(trajectory.turns),
-                metrics=AgentLoopMetrics(generate_sequences=policy.seconds),
-                # verl reads the extra info of every row, and wants the same keys in all of a batch.
-                extra_fields={**shared, "reward_extra_info": {"failed": float(failed)}},
-            )
-            for row in make_verl_rows(trajectory, recipe.algorithm.rows, self.rollout_config.prompt_length)
-        ]
+        outputs = make_outputs(trajectory, recipe.algorithm.rows, self.rollout_config.prompt_length, policy, now)
         if "session_id" in fields:  # the V1 trainer, whose workers put any number of rows into the queue
             return outputs
         if len(outputs) > 1:
@@ -76,3 +57,30 @@ class MethodAgentLoop(AgentLoopBase):
                 "trainer.use_v1=True, or algorithm.rows=segment for a method whose prompts only grow"
             )
         return outputs[0]
+
+
+def make_outputs(
+    trajectory: Trajectory, unit: RowUnit, prompt_length: int, policy: VerlPolicy, now: int
+) -> list[AgentLoopOutput]:
+    """Make verl's output for each row of a rollout that `policy` sampled in the trainer's step `now`."""
+    failed = trajectory.status == "failed"
+    reward = 0.0 if failed or trajectory.reward is None else float(trajectory.reward)
+    shared = {
+        NOTES: {**describe_rollout(trajectory), "reward": None if failed else reward},
+        "min_global_steps": min(policy.steps, default=now),
+        "max_global_steps": max(policy.steps, default=now),
+    }
+    return [
+        AgentLoopOutput(
+            prompt_ids=row.prompt_ids,
+            response_ids=row.response_ids,
+            response_mask=row.response_mask,
+            response_logprobs=row.logprobs,
+            reward_score=reward,
+            num_turns=len(trajectory.turns),
+            metrics=AgentLoopMetrics(generate_sequences=policy.seconds),
+            # verl reads the extra info of every row, and wants the same keys in all of a batch.
+            extra_fields={**shared, "reward_extra_info": {"failed": float(failed)}},
+        )
+        for row in make_verl_rows(trajectory, unit, prompt_length)
+    ]

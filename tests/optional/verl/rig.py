@@ -37,7 +37,7 @@ from core.backends.verl.settings import LOOP
 from core.policy.base import Roles
 from core.rollout.roles import open_roles
 from core.rollout.runner import Runner
-from core.types import Completion, Sampling, Task, Trajectory
+from core.types import Completion, RowUnit, Sampling, Task, Trajectory
 from tests.contract.slime.case import Case
 from tests.contract.slime.replay import Tape
 
@@ -172,6 +172,24 @@ def run_v1(config: Any, client: Client, tokenizer: Any, queue: Queue, tape: Tape
         await close_all()
 
     asyncio.run(run())
+
+
+def put_groups(config: Any, queue: Queue, groups: Sequence[Sequence[Trajectory]], unit: RowUnit) -> None:
+    """Hand trajectories to verl's V1 worker as the rollouts of its agent loop: group g is the prompt `task{g}`."""
+    from core.backends.verl.loop import make_outputs
+
+    client = Client(None)
+    worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, client)
+    policy = VerlPolicy(client, config.actor_rollout_ref.rollout, worker.tokenizer)
+
+    async def put_all() -> None:
+        for number, group in enumerate(groups):
+            for session, trajectory in enumerate(group):
+                outputs = make_outputs(trajectory, unit, config.actor_rollout_ref.rollout.prompt_length, policy, STEP)
+                kwargs = {"uid": f"task{number}", "session_id": session, "global_steps": STEP}
+                await worker._agent_loop_postprocess(outputs, False, **kwargs)
+
+    asyncio.run(put_all())
 
 
 def record(monkeypatch: Any) -> tuple[Tape, dict[Session, dict[str, Any]]]:

@@ -1,0 +1,287 @@
+"""Hundreds of made-up groups through verl's worker, our trainer and verl's own mini-batches: steps, weights and losses.
+
+Each of the three traps of verl's own trainer is shown, and then that ours does not step into it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from core.algorithms.aggregate import LOSS_AGGS, row_scales
+from core.algorithms.grpo import GRPOConfig, grpo_loss
+from core.rollout.rows import rows_from_groups
+from core.types import Completion, Row, Trajectory, Turn
+from tests.contract.slime import scored_memagent
+
+pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
+RANKS = 2
+GROUP = 4
+
+
+def make_groups(count: int, seed: int) -> list[list[Trajectory]]:
+    """Groups of rollouts with 1 to 5 turns, of which the last is often not trained; some failed, some truncated."""
+    chance = Random(seed)
+
+    def make_turn(trained: bool) -> Turn:
+        size = chance.randint(1, 6)
+        logprobs = tuple(-chance.random() - 0.1 for _ in range(size))
+        ids = tuple(chance.randrange(1, 50) for _ in range(size))
+        prompt = tuple(chance.randrange(1, 50) for _ in range(chance.randint(1, 9)))
+        return Turn("policy", prompt, Completion(ids, logprobs, "stop"), trained)
+
+    def make_one() -> Trajectory:
+        kind = chance.random()
+        if kind < 0.1:
+            return Trajectory("t", (), "failed", None, "deadline", log={"error": "late"})
+        turns = [make_turn(chance.random() < 0.8) for _ in range(chance.randint(1, 4))] + [
+            make_turn(chance.random() < 0.5)
+        ]
+        status: Any = "truncated" if kind < 0.2 else "completed"
+        return Trajectory("t", tuple(turns), status, float(chance.choice((0, 0, 1, 0.25))))
+
+    return [[make_one() for _ in range(GROUP)] for _ in range(count)]
+
+
+@pytest.fixture
+def compose(verl: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """(groups, *overrides of verl, **of the recipe's algorithm) -> our trainer, the queue and the balanced batch."""
+
+    def make(groups: Any, *overrides: str, tokenizer: Any, **algorithm: Any) -> Any:
+        recipe = scored_memagent.make_recipe(tasks_per_step=len(groups), group_size=GROUP)
+        recipe["algorithm"] |= algorithm
+        recipe["optimizer"]["lr_decay_steps"] = None
+        config = verl.compose(tmp_path, model, recipe, "actor_rollout_ref.rollout.prompt_length=4", *overrides)
+        queue = verl.Queue()
+        queue.patch(monkeypatch)
+        verl.put_groups(config, queue, groups, recipe["algorithm"]["rows"])
+        from core.backends.verl import settings
+
+        settings._load.cache_clear()
+        return verl.make_trainer(config, tokenizer, RANKS), queue
+
+    return make
+
+
+def mini_batches(trainer: Any, batch: Any) -> list[list[str]]:
+    """The keys of each optimizer step, as verl's own iterator cuts the part of each rank; padding is left out."""
+    from verl.utils import tensordict_utils
+
+    trainer._update_actor(batch, {})
+    size = trainer.sent[-1]["mini_batch_size"] // RANKS
+    steps: dict[int, list[str]] = defaultdict(list)
+    part = len(batch.keys) // RANKS
+    for rank in range(RANKS):
+        places = torch.arange(rank * part, (rank + 1) * part)
+        data = TensorDict({"place": places}, batch_size=part)
+        shuffle = trainer.sent[-1]["dataloader_kwargs"]
+        iterator = tensordict_utils.make_iterator(data, size, epochs=1, seed=rank, dataloader_kwargs=shuffle)
+        for step, mini in enumerate(iterator):
+            steps[step] += [batch.keys[place] for place in mini["place"].tolist()]
+    return [[key for key in keys if not key.startswith("pad")] for _, keys in sorted(steps.items())]
+
+
+def rollout_of(key: str) -> str:
+    return key.rpartition("_")[0]
+
+
+def our_rows(groups: Any, algorithm: Any) -> dict[str, list[Row]]:
+    """Our rows by the name of their rollout, `task{g}_{session}`; their `rollout_id` counts rollouts."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for row in rows_from_groups(groups, **algorithm.row_options()):
+        rows[f"task{row.rollout_id // GROUP}_{row.rollout_id % GROUP}"].append(row)
+    return rows
+
+
+def nest_values(values: list[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
+    return torch.nested.as_nested_tensor([one[name] for one in values], layout=torch.jagged)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("loss_agg", LOSS_AGGS)
+def test_the_loss_and_its_gradient_are_ours(
+    verl: Any, compose: Any, tokenizer: Any, loss_agg: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 groups in all: the steps, and in each step the loss over micro-batches of both ranks."""
+    from verl.utils.tensordict_utils import assign_non_tensor
+    from verl.workers.utils.padding import response_from_nested
+
+    from core.backends.verl.loss import rollout_loss
+
+    torch.manual_seed(0)
+    groups = make_groups(20, seed=steps)
+    settings = {"kl_loss_coef": 0.1, "entropy_coef": 0.01, "tis": [0.5, 2.0], "split_advantage": steps == 3}
+    trainer, queue = compose(
+        groups, tokenizer=tokenizer, loss_agg=loss_agg, num_steps_per_rollout=steps, max_response_length=7, **settings
+    )
+    algorithm = trainer._recipe.algorithm
+    batch = trainer._balance_batch(queue.batch(), {})
+    batch = trainer._compute_advantage(batch, {})
+    ours = our_rows(groups, algorithm)
+    coefficients = GRPOConfig(**{name: getattr(algorithm, name) for name in GRPOConfig.model_fields})
+    cut = mini_batches(trainer, batch)
+    assert len(cut) == steps
+    sizes = [len({rollout_of(key) for key in keys}) for keys in cut]
+    assert max(sizes) - min(sizes) <= 1
+    assert sum(sizes) == 20 * GROUP
+    seen = set()
+    for keys in cut:
+        names = {rollout_of(key) for key in keys}
+        assert not names & seen  # no rollout is in two steps
+        seen |= names
+        # verl: micro-batches of 3 rows, over nested tensors, each with the log-probs of whole sequences.
+        logits: dict[str, dict[str, torch.Tensor]] = {}
+        for key in keys:
+            size = len(queue.rows[key]["input_ids"])
+            logits[key] = {
+                name: (-torch.rand(size)).requires_grad_(name == "log_probs") for name in ("log_probs", "entropy")
+            }
+            logits[key] |= {name: -torch.rand(size) for name in ("old", "ref")}
+        total, stats = torch.zeros(()), defaultdict(float)
+        for start in range(0, len(keys), 3):
+            micro = keys[start : start + 3]
+            fields = ("prompts", "responses", "response_mask", "rollout_log_probs", "advantages", "loss_scales")
+            data = queue.get(micro, "train", fields)
+            nest = partial(nest_values, [logits[key] for key in micro])
+            data["old_log_probs"] = response_from_nested(nest("old"), data["response_mask"])
+            data["ref_log_prob"] = response_from_nested(nest("ref"), data["response_mask"])
+            assign_non_tensor(data, dp_size=RANKS)
+            output = {"log_probs": torch.cat([logits[key]["log_probs"] for key in micro]), "entropy": nest("entropy")}
+            loss, metrics = partial(rollout_loss, coefficients=coefficients)(model_output=output, data=data)
+            total = total + loss / RANKS  # the ranks' gradients are averaged
+            for name, metric in metrics.items():
+                stats[name] += metric.aggregate() / RANKS
+        found = torch.autograd.grad(total, [logits[key]["log_probs"] for key in keys])
+
+        # Ours: all rows of the step at once.
+        pairs = [(key, ours[rollout_of(key)][int(key.rpartition("_")[2])]) for key in keys if rollout_of(key) in ours]
+        rows = [row for _, row in pairs]
+        values: dict[str, list[torch.Tensor]] = defaultdict(list)
+        scales = row_scales(rows, algorithm.loss_agg, 7)
+        for (key, row), scale in zip(pairs, scales, strict=True):
+            size = len(row.loss_mask)
+            for name, tensor in logits[key].items():
+                values[name].append(tensor[len(tensor) - size - 1 : -1])  # position t predicts token t + 1
+            values["rollout"].append(torch.tensor(row.logprobs))
+            values["mask"].append(torch.tensor(row.loss_mask))
+            values["advantages"].append(torch.full((size,), row.advantage))
+            values["scales"].append(torch.full((size,), scale))
+        flat = {name: torch.cat(tensors) for name, tensors in values.items()}
+        loss, expected = grpo_loss(
+            flat["log_probs"], flat["old"], flat["rollout"], flat["ref"], flat["entropy"], flat["advantages"],
+            flat["mask"], flat["scales"], coefficients,
+        )  # fmt: skip
+        gradient = torch.autograd.grad(loss, [logits[key]["log_probs"] for key in keys], allow_unused=True)
+        assert total.item() == pytest.approx(loss.item(), abs=1e-6)
+        for name, value in expected.items():
+            assert stats[name] == pytest.approx(value.item(), abs=1e-5), name
+        for theirs, one in zip(found, gradient, strict=True):
+            torch.testing.assert_close(theirs, torch.zeros_like(theirs) if one is None else one, atol=1e-7, rtol=1e-5)
+
+
+def test_two_hundred_groups_get_our_advantages(compose: Any, tokenizer: Any) -> None:
+    groups = make_groups(200, seed=7)
+    trainer, queue = compose(groups, tokenizer=tokenizer, loss_agg="rollout")
+    metrics: dict[str, Any] = {}
+    batch = trainer._compute_advantage(trainer._balance_batch(queue.batch(), metrics), metrics)
+    ours = our_rows(groups, trainer._recipe.algorithm)
+    found = {
+        key: float(queue.rows[key]["advantages"].sum() / max(1, queue.rows[key]["response_mask"].sum()))
+        for key in batch.keys
+        if queue.rows[key]["loss_scales"].any()
+    }
+    assert found == {
+        f"{name}_{place}": pytest.approx(row.advantage, abs=1e-6)
+        for name, rows in ours.items()
+        for place, row in enumerate(rows)
+    }
+    failed = sum(t.status == "failed" for group in groups for t in group)
+    assert metrics["rollout/failures/deadline"] == failed > 50
+
+
+def test_trap_1_other_estimators_take_rows_for_rollouts(verl: Any, compose: Any, tokenizer: Any) -> None:
+    """verl's leave-one-out baseline over our rows is not that over rollouts; every estimator but GRPO is refused."""
+    from verl.trainer.ppo.core_algos import AdvantageEstimator, compute_rloo_outcome_advantage
+
+    from core.config import RecipeError
+
+    rewards = torch.tensor([[1.0], [1.0], [1.0], [0.0]])  # three rows of one rollout, and one of another
+    advantages, _ = compute_rloo_outcome_advantage(rewards, torch.ones(4, 1), np.array(["task"] * 4))
+    assert advantages[:, 0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, -1])  # over rollouts: 1, 1, 1, -1
+    refused = [one.value for one in AdvantageEstimator if one != AdvantageEstimator.GRPO]
+    assert len(refused) > 10
+    for name in refused:
+        with pytest.raises(RecipeError, match=f"adv_estimator is {name}, must be grpo: .* takes a row for a rollout"):
+            compose(make_groups(2, 0), f"algorithm.adv_estimator={name}", tokenizer=tokenizer)
+
+
+def verl_advantages(queue: Any, keys: list[str]) -> Any:
+    """What verl's own trainer computes for the rows `keys`."""
+    from verl import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    data = queue.get(keys, "train", ["response_mask", "rm_scores"]).to_padded_tensor()
+    proto = DataProto(
+        batch=data, non_tensor_batch={"uid": np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)}
+    )
+    proto.batch["token_level_rewards"] = proto.batch["rm_scores"]
+    return compute_advantage_for_multi_trajectories(proto, keys, "grpo").batch["advantages"]
+
+
+def test_trap_2_the_last_row_is_trained(compose: Any, tokenizer: Any) -> None:
+    """verl reads the advantage of a rollout in its last row, and reads 0 where that is wholly masked."""
+    groups = [[replace(t, reward=float(i % 2)) for i, t in enumerate(g)] for g in make_groups(12, seed=3)]
+    groups = [[t for t in group if t.status != "failed"] for group in groups]
+    trainer, queue = compose(groups, tokenizer=tokenizer, loss_agg="rollout")
+    keys = list(queue.rows)
+    advantages = verl_advantages(queue, keys)
+    trained = [place for place, key in enumerate(keys) if queue.rows[key]["response_mask"].any()]
+    assert all(advantages[place].any() for place in trained if len(set(rewards_of(groups, keys[place]))) > 1)
+    # A row for the untrained last turn, as one row a turn would give, takes the gradient of its rollout away.
+    key = next(key for key in keys if key.endswith("_1") and queue.rows[key]["response_mask"].any())
+    last = max((k for k in keys if rollout_of(k) == rollout_of(key)), key=lambda k: int(k.rpartition("_")[2]))
+    mask = queue.rows[last]["response_mask"]
+    queue.rows[last]["response_mask"] = torch.zeros_like(mask)
+    assert not verl_advantages(queue, keys)[keys.index(key)].any()
+    # Our trainer gives that rollout its advantage all the same.
+    trainer._compute_advantage(trainer._balance_batch(queue.batch(), {}), {})
+    assert queue.rows[key]["advantages"].any() or len(set(rewards_of(groups, key))) == 1
+
+
+def rewards_of(groups: Any, key: str) -> Iterator[float]:
+    return (t.reward for t in groups[int(key.split("_")[0].removeprefix("task"))])
+
+
+def test_trap_3_more_rows_are_not_more_steps(verl: Any, compose: Any, tokenizer: Any) -> None:
+    """verl's own trainer takes a step for every ppo_mini_batch_size x n rows."""
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    counts, theirs = {}, {}
+    for turns in (1, 6):
+        long = Turn("policy", (1, 2), Completion((3, 4), (-1.0, -1.0), "stop"), True)
+        groups = [[Trajectory("t", (long,) * turns, reward=float(i % 2)) for i in range(GROUP)] for _ in range(4)]
+        trainer, queue = compose(
+            groups, "actor_rollout_ref.actor.ppo_mini_batch_size=2", tokenizer=tokenizer, num_steps_per_rollout=2
+        )
+        batch = trainer._balance_batch(queue.batch(), {})
+        counts[turns] = len(mini_batches(trainer, batch))
+        assert trainer.config.actor_rollout_ref.actor.ppo_mini_batch_size == 2
+        plain = get_trainer_cls("sync")._balance_batch(with_warmup(trainer), queue.batch(), {})
+        theirs[turns] = len(plain.keys) // (2 * GROUP)
+    assert theirs == {1: 2, 6: 12}
+    assert counts == {1: 2, 6: 2}
+
+
+def with_warmup(trainer: Any) -> Any:
+    trainer.use_critic, trainer.global_steps = False, 1
+    return trainer
