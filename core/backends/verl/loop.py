@@ -22,6 +22,7 @@ from core.backends.verl.rollouts import open_once
 from core.backends.verl.rows import make_verl_rows
 from core.backends.verl.settings import read_recipe
 from core.config import RecipeError
+from core.rollout.runner import failed_trajectory
 from core.types import RowUnit, Trajectory
 
 
@@ -56,7 +57,11 @@ class MethodAgentLoop(AgentLoopBase):
                 f"a rollout of {recipe.method} became {len(outputs)} rows, and verl's older trainer takes one: set "
                 "trainer.use_v1=True, or algorithm.rows=segment for a method whose prompts only grow"
             )
-        return outputs[0]
+        if (length := len(outputs[0].response_ids)) <= self.rollout_config.response_length:
+            return outputs[0]
+        why = f"the row has {length} tokens behind its prompt, response_length is {self.rollout_config.response_length}"
+        late = failed_trajectory(trajectory.task_id, "response_length", why)
+        return make_outputs(late, recipe.algorithm.rows, self.rollout_config.prompt_length, policy, now)[0]
 
 
 def make_outputs(

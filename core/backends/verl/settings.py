@@ -19,6 +19,23 @@ MODES = {f"tokentrue_{mode}": mode for mode in ("sync", "colocate_async", "separ
 """Maps our trainers' names in `trainer.v1.trainer_mode` to those of verl's trainers that they extend."""
 
 
+OLDER_ESTIMATOR = "tokentrue_grpo"
+"""Names our estimator for verl's older trainer, in core/backends/verl/trainer.py."""
+
+PLAIN = {
+    "loss_agg": "token",
+    "split_advantage": False,
+    "advantage_clip": None,
+    "min_group_std": 0.0,
+    "overlong_buffer_len": None,
+    "overlong_filter": False,
+    "update_group_size": None,
+    "num_steps_per_rollout": 1,
+    "tis": None,
+}
+"""Holds what the algorithm section must say for the older trainer, whose loss is verl's own."""
+
+
 def find_recipe(config: Any) -> str:
     """Return the path of the recipe in the agent loops' YAML. Raises RecipeError unless there is exactly one."""
     path = find(config, LOOPS)
@@ -60,8 +77,10 @@ def _check(recipe: Recipe, config: Any) -> None:
     """Raise RecipeError for the first of verl's settings with which rows, advantages or weights would not be ours."""
     rollout, algorithm = recipe.rollout, recipe.algorithm
     own = "advantages are made over rollouts, before any estimator sees rows"
+    older = find(config, "trainer.use_v1") is False
+    estimator = OLDER_ESTIMATOR if older else "grpo"
     required: dict[str, tuple[Any, str]] = {
-        "algorithm.adv_estimator": ("grpo", "every other estimator of verl takes a row for a rollout"),
+        "algorithm.adv_estimator": (estimator, "every other estimator of verl takes a row for a rollout"),
         "algorithm.use_kl_in_reward": (False, own),
         "algorithm.filter_groups.enable": (False, "verl would compare the rewards of rows, failed ones among them"),
         "algorithm.rollout_correction.bypass_mode": (False, "our loss compares with the trainer's own log-probs"),
@@ -75,7 +94,7 @@ def _check(recipe: Recipe, config: Any) -> None:
         "actor_rollout_ref.rollout.top_p": (1.0, "rows are trained without top-p"),
         "actor_rollout_ref.rollout.calculate_log_probs": (True, "rows keep the log-probs of the engine"),
         "data.train_batch_size": (rollout.tasks_per_step, "the recipe's rollout.tasks_per_step"),
-        "trainer.use_v1": (True, "the older trainer counts every row as a rollout"),
+        **(_needs_of_older(recipe) if older else {}),
     }
     missing = object()
     for key, (value, reason) in required.items():
@@ -83,13 +102,42 @@ def _check(recipe: Recipe, config: Any) -> None:
         if given is not missing and given != value:
             raise RecipeError(f"{key} is {given}, must be {value}: {reason}")
     mode = find(config, "trainer.v1.trainer_mode", missing)
-    if mode is not missing and mode not in MODES:
+    if not older and mode is not missing and mode not in MODES:
         raise RecipeError(
             f"trainer.v1.trainer_mode is {mode}, whose mini-batches count rows: set it to tokentrue_{mode}, with "
             "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
         )
     if algorithm.dynamic_sampling:
         raise RecipeError("algorithm.dynamic_sampling has no place on verl yet; set it to false")
+
+
+def _needs_of_older(recipe: Recipe) -> dict[str, tuple[Any, str]]:
+    """Return what verl's older trainer needs beside. Raises RecipeError for a recipe that it cannot train."""
+    algorithm, use = recipe.algorithm, "set trainer.use_v1=True"
+    for name, value in PLAIN.items():
+        if getattr(algorithm, name) != value:
+            raise RecipeError(f"algorithm.{name} is {getattr(algorithm, name)}, on the older trainer {value}: {use}")
+    if method_spec(recipe.method).regrade is not None:
+        raise RecipeError(f"the older trainer has no reward that compares a group, as {recipe.method}'s may: {use}")
+    names = {
+        "clip_ratio_low": "clip_ratio_low",
+        "clip_ratio_high": "clip_ratio_high",
+        "clip_ratio_c": "clip_ratio_c",
+        "kl_loss_coef": "kl_loss_coef",
+        "kl_loss_type": "kl_loss_type",
+        "entropy_coef": "entropy_coeff",
+    }
+    if not algorithm.kl_loss_coef:
+        del names["kl_loss_coef"], names["kl_loss_type"]
+    actor = "actor_rollout_ref.actor."
+    return {
+        f"{actor}loss_agg_mode": ("token-mean", "the recipe's algorithm.loss_agg"),
+        "algorithm.norm_adv_by_std_in_grpo": (algorithm.std_normalization, "the recipe's algorithm.std_normalization"),
+        **{
+            actor + key: (getattr(algorithm, name), f"the recipe's algorithm.{name}; the older trainer has verl's loss")
+            for name, key in names.items()
+        },
+    }
 
 
 def find(config: Any, key: str, default: Any = None) -> Any:

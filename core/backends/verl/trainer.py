@@ -10,22 +10,25 @@ verl registers them when VERL_USE_EXTERNAL_MODULES names this module. What they 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from functools import partial
 from typing import Any
 
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
+from verl.trainer.ppo.core_algos import register_adv_est
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import PPOTrainer, get_trainer_cls, register_trainer
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
+from core.algorithms.advantages import group_advantages
 from core.algorithms.grpo import GRPOConfig
 from core.backends.rollouts import NOTES, summarize_notes
 from core.backends.verl.loss import SCALES, rollout_loss
 from core.backends.verl.rollouts import read_fields
 from core.backends.verl.rows import BatchRow, credit_rows, read_notes, split_rollouts
-from core.backends.verl.settings import MODES, find_recipe, read_recipe
+from core.backends.verl.settings import MODES, OLDER_ESTIMATOR, find_recipe, read_recipe
 from core.data.files import DataError
 from core.rollout.method import method_spec
 from core.rollout.runner import EmptyStepGuard, regrade_group
@@ -162,6 +165,23 @@ class RolloutTrainer(PPOTrainer):
         if "actor" not in workers._dispatch_info:
             workers._dispatch_info["actor"] = workers._query_dispatch_info("actor")
         return max(workers._dispatch_info["actor"]) + 1
+
+
+@register_adv_est(OLDER_ESTIMATOR)
+def compute_row_advantages(
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any = None, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return GRPO's advantages for the older trainer, where a rollout is one row; a wholly masked one has failed."""
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, uid in enumerate(index):
+        places[uid].append(place)
+    result = torch.zeros_like(token_level_rewards)
+    for group in places.values():
+        rewards = [token_level_rewards[i].sum().item() if response_mask[i].any() else None for i in group]
+        values = group_advantages(rewards, std_normalization=config.norm_adv_by_std_in_grpo)
+        for place, value in zip(group, values, strict=True):
+            result[place] = response_mask[place] * (value or 0.0)
+    return result, result
 
 
 for _name, _mode in MODES.items():

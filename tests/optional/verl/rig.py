@@ -18,11 +18,14 @@ from typing import Any
 os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "core.backends.verl.trainer")
 
 import hydra
+import numpy as np
 import torch
 import transfer_queue
 import verl
 import yaml
 from tensordict import NonTensorStack, TensorDict
+from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+from verl.protocol import DataProto
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.dataset.rl_dataset import collate_fn
@@ -157,7 +160,7 @@ def read_batch(config: Any, tokenizer: Any) -> dict[str, Any]:
     return collate_fn([dataset[place] for place in range(len(dataset))])
 
 
-def run_v1(config: Any, client: Client, tokenizer: Any, queue: Queue, tape: Tape | None = None) -> None:
+def run_v1(config: Any, client: Client, tokenizer: Any) -> None:
     """Run a batch by verl's V1 worker: every rollout of every task of the data file."""
     fields = read_batch(config, tokenizer)
     fields["uid"] = [f"task{place}" for place in range(len(fields["raw_prompt"]))]
@@ -172,6 +175,21 @@ def run_v1(config: Any, client: Client, tokenizer: Any, queue: Queue, tape: Tape
         await close_all()
 
     asyncio.run(run())
+
+
+def run_older(config: Any, client: Client, tokenizer: Any) -> Any:
+    """Run a batch by verl's older worker; each task is repeated for its rollouts, as the older trainer does."""
+    fields = read_batch(config, tokenizer)
+    fields["uid"] = np.array([f"task{place}" for place in range(len(fields["raw_prompt"]))], dtype=object)
+    batch = DataProto.from_single_dict(fields).repeat(config.actor_rollout_ref.rollout.n)
+
+    async def run() -> Any:
+        worker = AgentLoopWorker(config, client)
+        done = await worker.generate_sequences(batch)
+        await close_all()
+        return done
+
+    return asyncio.run(run())
 
 
 def put_groups(config: Any, queue: Queue, groups: Sequence[Sequence[Trajectory]], unit: RowUnit) -> None:
@@ -209,7 +227,8 @@ def record(monkeypatch: Any) -> tuple[Tape, dict[Session, dict[str, Any]]]:
         return completion
 
     async def named(self: Any, fields: Any, path: str, policy: Any, params: Any) -> Trajectory:
-        policy.place = session = str(fields["uid"]), str(fields["session_id"])
+        number = len([one for one in given if one[0] == fields["uid"]])  # the older trainer numbers no sessions
+        policy.place = session = str(fields["uid"]), str(fields.get("session_id", number))
         given[session] = dict(fields)
         return await run(self, fields, path, policy, params)
 

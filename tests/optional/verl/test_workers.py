@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from core.algorithms.aggregate import row_scales
+from core.config import RecipeError
 from core.engine import EmbeddedPolicy, Engine, weights
 from core.rollout.rows import rows_from_groups
 from core.types import Row
+from tests.contract.slime import scored_memagent
 from tests.contract.slime.case import Case
 from tests.contract.slime.replay import as_float32
 from tests.contract.slime.serving import ScriptedEngine
@@ -63,7 +65,7 @@ def test_a_batch(
     queue = verl.Queue()
     queue.patch(monkeypatch)
     tape, given = verl.record(monkeypatch)
-    verl.run_v1(config, verl.Client(make_policy(case, model, tokenizer)), tokenizer, queue)
+    verl.run_v1(config, verl.Client(make_policy(case, model, tokenizer)), tokenizer)
 
     recipe = case.spec.recipe.model_validate(recipe_values)
     assert len(given) == len(case.faulty) * recipe.rollout.group_size
@@ -130,3 +132,76 @@ def test_a_batch(
         assert as_float32(scales) == tuple(float(queue.rows[key]["loss_scales"].max()) for key in keys)
         for session in {key.rsplit("_", 1)[0] for key in keys}:
             assert {key for key in theirs if key.rsplit("_", 1)[0] == session} <= set(keys)
+
+
+OLDER = (
+    "trainer.use_v1=False",
+    "algorithm.adv_estimator=tokentrue_grpo",
+    "actor_rollout_ref.actor.clip_ratio_high=0.2",
+)
+
+
+@pytest.mark.parametrize("case", ["search_r1", "retool"], indirect=True)
+def test_the_older_worker(
+    verl: Any, case: Case, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rollouts of one row each, some of which fail; their advantages by our estimator are those over rollouts."""
+    from verl.trainer.ppo.ray_trainer import compute_advantage
+
+    values = case.recipe(tasks_per_step=len(case.faulty))
+    plain = {"loss_agg": "token", "split_advantage": False, "tis": None, "rows": "segment", "std_normalization": True}
+    values["algorithm"] |= {
+        **plain,
+        "clip_ratio_high": 0.2,
+        "clip_ratio_low": 0.2,
+        "clip_ratio_c": 3.0,
+        "kl_loss_coef": 0.0,
+        "entropy_coef": 0,
+    }
+    verl.write_data(tmp_path, case.faulty, case.spec.name)
+    config = verl.compose(tmp_path, model, values, *OLDER, "data.max_response_length=1500", "data.max_prompt_length=4")
+    for module in ("rollouts", "settings"):
+        monkeypatch.setattr(f"core.backends.verl.{module}.method_spec", {case.spec.name: case.spec}.__getitem__)
+    tape, given = verl.record(monkeypatch)
+    done = verl.run_older(config, verl.Client(make_policy(case, model, tokenizer)), tokenizer)
+
+    recipe = case.spec.recipe.model_validate(values)
+    groups, _ = verl.play_again(case, recipe, tape, given, config.data.train_files, tokenizer)
+    trajectories = [t for group in groups.values() for t in group.values()]
+    notes = list(done.non_tensor_batch["agentic"])
+    assert [note["failure"] for note in notes] == [t.failure for t in trajectories]
+    failed = [t.status == "failed" for t in trajectories]
+    assert any(failed)
+    done.batch["token_level_rewards"] = done.batch["rm_scores"]
+    done = compute_advantage(done, "tokentrue_grpo", config=config.algorithm)
+    ours = iter(rows_from_groups([list(group.values()) for group in groups.values()], **recipe.algorithm.row_options()))
+    for place, bad in enumerate(failed):
+        mask = done.batch["response_mask"][place].bool()
+        assert mask.any() == (not bad)
+        if not bad:
+            row = next(ours)
+            tokens = done.batch["input_ids"][place][done.batch["attention_mask"][place].bool()]
+            assert tuple(tokens.tolist()) == row.tokens
+            sampled = [p for p, m in zip(row.logprobs, row.loss_mask, strict=True) if m]
+            assert tuple(done.batch["rollout_log_probs"][place][mask].tolist()) == as_float32(sampled)
+            assert set(done.batch["advantages"][place][mask].tolist()) == {as_float32([row.advantage])[0]}
+    assert next(ours, None) is None
+
+
+def test_the_older_worker_refuses_a_rollout_of_several_rows(
+    verl: Any, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = scored_memagent.CASE
+    values = case.recipe(tasks_per_step=2)
+    values["algorithm"] |= {"loss_agg": "token", "split_advantage": False, "tis": None, "clip_ratio_c": 3.0}
+    values["algorithm"] |= {
+        "clip_ratio_low": 0.2,
+        "clip_ratio_high": 0.2,
+        "kl_loss_coef": 0.0,
+        "std_normalization": True,
+    }
+    verl.write_data(tmp_path, case.tasks(2), case.spec.name)
+    config = verl.compose(tmp_path, model, values, *OLDER)
+    monkeypatch.setattr("core.backends.verl.rollouts.method_spec", {case.spec.name: case.spec}.__getitem__)
+    with pytest.raises(RecipeError, match=r"a rollout of memagent became \d rows, and verl's older trainer takes one"):
+        verl.run_older(config, verl.Client(make_policy(case, model, tokenizer)), tokenizer)
