@@ -18,7 +18,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from core.backends.rollouts import NOTES, describe_rollout
 from core.backends.verl.policy import VerlPolicy
-from core.backends.verl.rollouts import open_once
+from core.backends.verl.rollouts import name_files, open_once
 from core.backends.verl.rows import make_verl_rows
 from core.backends.verl.settings import read_recipe
 from core.config import RecipeError
@@ -46,7 +46,7 @@ class MethodAgentLoop(AgentLoopBase):
         recipe = read_recipe(self.config, self._recipe)
         rollouts = await open_once(recipe, self._recipe, self.config.actor_rollout_ref.model.path)
         policy = VerlPolicy(self.server_manager, self.rollout_config, rollouts.tokenizer)
-        path = str(self.data_config.get("train_files"))
+        path = name_files(self.data_config.get("train_files"))
         trajectory = await rollouts.run(fields, path, policy, sampling_params)
         now = int(fields.get("global_steps", 0))
         outputs = make_outputs(trajectory, recipe.algorithm.rows, self.rollout_config.prompt_length, policy, now)

@@ -83,6 +83,11 @@ async def _open(recipe: Recipe, model: str) -> MethodRollouts:
         return MethodRollouts(method, roles, tokenizer, deadline, reading, stack.pop_all())
 
 
+def name_files(files: Any) -> str:
+    """Name the data in messages and in the ids of tasks: verl takes one file, or a list of them."""
+    return files if isinstance(files, str) else ",".join(map(str, files))
+
+
 def read_fields(fields: Mapping[str, Any], path: str, options: Mapping[str, Any] | None = None) -> Task:
     """Read the Task of a row of verl's data: our record in `extra_info`, or the prompt and `reward_model.ground_truth`.
 

@@ -26,7 +26,7 @@ from core.algorithms.advantages import group_advantages
 from core.algorithms.grpo import GRPOConfig
 from core.backends.rollouts import NOTES, summarize_notes
 from core.backends.verl.loss import SCALES, rollout_loss
-from core.backends.verl.rollouts import read_fields
+from core.backends.verl.rollouts import name_files, read_fields
 from core.backends.verl.rows import BatchRow, credit_rows, read_notes, split_rollouts
 from core.backends.verl.settings import MODES, OLDER_ESTIMATOR, find_recipe, read_recipe
 from core.data.files import DataError
@@ -154,7 +154,7 @@ class RolloutTrainer(PPOTrainer):
         data = tq.kv_batch_get(keys=[key], partition_id=batch.partition_id, select_fields=names)
         fields = {name: next(iter(data[name])) for name in names}
         try:
-            task = read_fields(fields, str(self.config.data.train_files), spec.reading_options(self._recipe))
+            task = read_fields(fields, name_files(self.config.data.train_files), spec.reading_options(self._recipe))
         except DataError:  # every rollout of this group has already failed as `bad_task`
             return group
         return regrade_group(partial(spec.regrade, self._recipe), task, group)
