@@ -15,7 +15,7 @@ import torch
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.types import Row
-from tests.optional.verl.test_weights import compose, make_groups, our_rows, rollout_of  # noqa: F401
+from tests.optional.verl.test_weights import make_groups, our_rows
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 OVERRIDES = (

@@ -9,24 +9,20 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 
 from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.rollout.rows import rows_from_groups
 from core.types import Completion, Row, Trajectory, Turn
-from tests.contract.slime import scored_memagent
+from tests.optional.verl.conftest import GROUP, RANKS
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
-RANKS = 2
-GROUP = 4
 
 
 def make_groups(count: int, seed: int) -> list[list[Trajectory]]:
@@ -53,28 +49,9 @@ def make_groups(count: int, seed: int) -> list[list[Trajectory]]:
     return [[make_one() for _ in range(GROUP)] for _ in range(count)]
 
 
-@pytest.fixture
-def compose(verl: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """(groups, *overrides of verl, **of the recipe's algorithm) -> our trainer, the queue and the balanced batch."""
-
-    def make(groups: Any, *overrides: str, tokenizer: Any, **algorithm: Any) -> Any:
-        recipe = scored_memagent.make_recipe(tasks_per_step=len(groups), group_size=GROUP)
-        recipe["algorithm"] |= algorithm
-        recipe["optimizer"]["lr_decay_steps"] = None
-        config = verl.compose(tmp_path, model, recipe, "actor_rollout_ref.rollout.prompt_length=4", *overrides)
-        queue = verl.Queue()
-        queue.patch(monkeypatch)
-        verl.put_groups(config, queue, groups, recipe["algorithm"]["rows"])
-        from core.backends.verl import settings
-
-        settings._load.cache_clear()
-        return verl.make_trainer(config, tokenizer, RANKS), queue
-
-    return make
-
-
 def mini_batches(trainer: Any, batch: Any) -> list[list[str]]:
     """The keys of each optimizer step, as verl's own iterator cuts the part of each rank; padding is left out."""
+    from tensordict import TensorDict
     from verl.utils import tensordict_utils
 
     trainer._update_actor(batch, {})
