@@ -111,7 +111,8 @@ class CodingAgent(Method):
         async with self.make_workspace(repository, command) as workspace:
             await self.start(workspace, repository)
             if command is None:
-                opening = await self.describe(workspace, repository)
+                rewrite = self.config.format == "rewrite"
+                opening = self.show_file(repository) if rewrite else await self.describe(workspace, repository)
                 work = await self.run_loop(workspace, opening, roles["policy"], sampling, find_source(repository))
             else:
                 statement = repository.statement
@@ -204,14 +205,8 @@ class CodingAgent(Method):
         """Return the first message, which states the problem; with `show_source` it holds the numbered source too.
 
         Raises:
-            RolloutError: the source cannot be read (kind `workspace`), or `rewrite` finds no single file (`bad_task`).
+            RolloutError: the source cannot be read (kind `workspace`).
         """
-        if self.config.format == "rewrite":
-            if (path := find_source(repository)) is None:
-                raise RolloutError("bad_task", f"{repository.statement!r:.80}: format rewrite needs one source file")
-            whole = repository.files[path].decode(errors="replace")
-            parts = [TASK.format(statement=repository.statement), f"```python\n{whole}```\n", REWRITE_INSTRUCTIONS]
-            return self.renderer.message("user", "".join(parts))
         instructions = INSTRUCTIONS if self.calls else FENCE_INSTRUCTIONS
         parts = [TASK.format(statement=repository.statement), instructions]
         try:
@@ -222,6 +217,17 @@ class CodingAgent(Method):
             if content:
                 parts.append(f"{path}\n{number_lines(content.decode(errors='replace'))}")
         return self.renderer.message("user", shorten("".join(parts), 4 * self.config.output_chars))
+
+    def show_file(self, repository: RepositoryTask) -> Message:
+        """Return the first message of the format `rewrite`: the problem, and the one source file in a fence.
+
+        Raises:
+            RolloutError: the repository has no source file, or several (kind `bad_task`).
+        """
+        if (path := find_source(repository)) is None:
+            raise RolloutError("bad_task", f"{repository.statement!r:.80}: format rewrite needs one source file")
+        fence = f"```python\n{repository.files[path].decode(errors='replace')}```\n"
+        return self.renderer.message("user", TASK.format(statement=repository.statement), fence, REWRITE_INSTRUCTIONS)
 
     async def read_source(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> dict[str, bytes]:
         """Return the repository's Python files without its tests, in git's order."""
