@@ -114,10 +114,7 @@ def _read_hub(benchmark: Benchmark, scratch: Path) -> Iterator[tuple[str, Locate
     for hub, published in benchmark.hub:
         if hub.startswith(GITHUB):
             repository, _, commit = hub.partition("@")
-            try:
-                check_out(f"https://{repository}", commit, benchmark.files, scratch)
-            except RuntimeError as error:
-                raise DataError(f"{hub}: cannot be fetched ({error}). Fix: clone it, and give --from FOLDER.") from None
+            check_out(f"https://{repository}", commit, benchmark.files, scratch)
             yield from _read_files(hub, benchmark, scratch)
             continue
         owner, _, file = hub.partition(":")

@@ -24,7 +24,7 @@ scripts      -> agentic benchmarks config data engine gateway hub inspect option
                 text train training_options types worlds
 benchmarks   -> agentic agentic/world algorithms config data engine hub options policy report rewards
                 rollout runs sandbox seeds text train types worlds
-agentic/world -> agentic config data gateway policy rewards rollout runs seeds serving text types worlds
+agentic/world -> agentic config data gateway options policy rewards rollout runs seeds serving text types worlds
 agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data hub options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
