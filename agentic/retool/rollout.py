@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Literal
 from uuid import uuid4
 
-from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
+from agentic.retool.config import PRESETS, ReToolRecipe
 from agentic.retool.formats import FORMATS
 from core.config import RecipeError
 from core.policy.base import Roles
@@ -49,8 +49,8 @@ class ReTool(Method):
         RecipeError: nothing here can isolate a program, or the chat template shows no calls in the format `calls`.
     """
 
-    def __init__(self, config: ReToolSection, tokenizer: Tokenizer):
-        self.config = config
+    def __init__(self, recipe: ReToolRecipe, tokenizer: Tokenizer):
+        config = self.config = recipe.retool
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         self.format = FORMATS[config.format](self.renderer)
@@ -154,9 +154,5 @@ class ReTool(Method):
         await self.grader.close()
 
 
-def build(recipe: ReToolRecipe, tokenizer: Tokenizer) -> ReTool:
-    return ReTool(recipe.retool, tokenizer)
-
-
-SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, build, keeps_messages=True)
+SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, ReTool, keeps_messages=True)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -21,8 +21,8 @@ def need_format(key: str, tokenizer: Tokenizer) -> CallFormat:
     call_format = detect_format(tokenizer)
     if call_format is None:
         raise RecipeError(
-            f"{key} is calls, and the model's chat template shows no tool calls in a known way; take another format, "
-            "or a model whose template does"
+            f"{key} is calls, and the model's chat template shows no tool calls in a known way; set {key} to another "
+            "format, or take a model whose template does"
         )
     return call_format
 
