@@ -43,6 +43,7 @@ policy       -> http_client types
 http_client  -> types
 algorithms   -> options types
 data         -> rewards types
+serving      -> options
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
