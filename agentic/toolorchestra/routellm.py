@@ -12,7 +12,6 @@ them is enough in training; a test has them all.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.routing import route_messages
 from core.data import DataError, read_records, read_tasks, write_jsonl
-from core.data.splits import Split, drop_overlaps
+from core.data.splits import Split, draw_place, drop_overlaps
 from core.options import show_errors
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
@@ -79,10 +78,8 @@ def split_routes(records: Records, fold: int) -> dict[str, list[Mapping[str, Any
     dev = set([subject for subject in subjects if subject not in test][:DEV_SUBJECTS])
     parts: dict[str, list[Mapping[str, Any]]] = {split: [] for split in SPLITS}
     for record in records:
-        if record["set"] == GSM8K:
-            held_out = hashlib.sha256(record["prompt"].encode()).digest()[0] % FOLDS == fold
-        else:
-            held_out = record["set"] in test
+        of_gsm8k = record["set"] == GSM8K
+        held_out = draw_place(record["prompt"], FOLDS) == fold if of_gsm8k else record["set"] in test
         parts["test" if held_out else "dev" if record["set"] in dev else "train"].append(record)
     return drop_copies(parts)
 
