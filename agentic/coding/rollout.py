@@ -45,6 +45,7 @@ from agentic.coding.tools import number_lines, run_tool, shorten
 from core.config import RecipeError
 from core.gateway import list_other_roles
 from core.policy.base import Policy, Roles
+from core.rollout.calls import need_format
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
@@ -58,7 +59,7 @@ from core.sandbox.workspace import (
     check_paths,
     choose_backend,
 )
-from core.text.call_formats import detect_format, read_reply
+from core.text.call_formats import read_reply
 from core.text.conversation import Message, Renderer
 from core.text.fences import OUTPUT, PYTHON, SHELL, find_last_fence
 from core.text.tokenizer import Tokenizer
@@ -78,7 +79,6 @@ class CodingAgent(Method):
         self.config = recipe.coding
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
-        self.call_format = detect_format(tokenizer)
         command = self.config.command
         if command is not None:
             self.needs = list_other_roles(command.model_roles)
@@ -87,11 +87,7 @@ class CodingAgent(Method):
             except ValueError as error:
                 raise RecipeError(f"coding.command.paths: {error}") from error
         self.calls = self.config.format == "calls"
-        if self.calls and self.call_format is None:
-            raise RecipeError(
-                f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way; set "
-                "coding.format=fences"
-            )
+        self.call_format = need_format("coding.format", tokenizer) if self.calls else None
         self.sandbox = choose_backend() if self.config.backend == "auto" else self.config.backend
         self.grades: Remembered[DiffGrade] = Remembered(self.config.remember)
         self.prepared: Remembered[PreparedRepository] = Remembered(PREPARED)
@@ -172,11 +168,9 @@ class CodingAgent(Method):
         try:
             if config.backend == "docker":
                 return DockerWorkspace(repository.image, config.workspace, repository.workdir)
-            if command is None:
-                return IsolatedWorkspace(config.workspace, repository.workdir, config.backend)
-            return IsolatedWorkspace(
-                command.workspace, repository.workdir, config.backend, paths=command.paths, serves=True
-            )
+            limits, paths = (config.workspace, ()) if command is None else (command.workspace, command.paths)
+            serves = command is not None
+            return IsolatedWorkspace(limits, repository.workdir, config.backend, paths=paths, serves=serves)
         except (WorkspaceUnavailable, ValueError) as error:
             raise RolloutError("workspace", str(error)) from error
 
@@ -372,9 +366,7 @@ class Loop:
             return await sampling
 
 
-def build(recipe: CodingRecipe, tokenizer: Tokenizer) -> CodingAgent:
-    return CodingAgent(recipe, tokenizer)
-
-
-SPEC = MethodSpec("coding", CodingRecipe, PRESETS, build, short_answers=False, check_task=check_task, answer="diff")
+SPEC = MethodSpec(
+    "coding", CodingRecipe, PRESETS, CodingAgent, short_answers=False, check_task=check_task, answer="diff"
+)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -98,5 +98,5 @@ def test_a_model_without_calls_in_its_template_is_enough(isolation: None) -> Non
 
     tokenizer: Any = WORLD.train_tokenizer()
     SPEC.build(SPEC.load("tiny", [*ROOMY, "coding.format=fences", "coding.tools=[bash]"]), tokenizer)
-    with pytest.raises(RecipeError, match=r"set coding.format=fences"):
+    with pytest.raises(RecipeError, match=r"set coding.format to another format"):
         SPEC.build(SPEC.load("tiny"), tokenizer)
