@@ -53,7 +53,8 @@ backends backends.slime engine gateway inspect report retrieval rewards runs san
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
 WORLD_FILES = {
-    "facts", "gold", "hotpotqa", "laptop", "mbpp", "routellm", "scripted_experts", "scripted_roles", "test_rollout", "world",
+    "facts", "gold", "hotpotqa", "laptop", "mbpp", "routellm", "scripted_experts", "scripted_roles", "test_rollout",
+    "world",
 }  # fmt: skip
 """Names the modules of a method that serve its made-up world, or are no part of it."""
 
