@@ -66,5 +66,11 @@ class SkeletonRollout(Method):
 
 
 PRESETS = Path(__file__).parent / "presets"
-SPEC = MethodSpec("skeleton", SkeletonRecipe, PRESETS, SkeletonRollout, needs_context=True)
+SPEC = MethodSpec(
+    "skeleton",  # a line each: the names of a copy may be long
+    SkeletonRecipe,
+    PRESETS,
+    SkeletonRollout,
+    needs_context=True,
+)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here
