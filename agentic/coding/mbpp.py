@@ -20,7 +20,7 @@ def solve(rng: Random, recipe: CodingRecipe, tokenizer: Tokenizer, tasks: Sequen
     for task in tasks:
         repository = read_task(task)
         prompt = method.renderer.render([method.show_file(repository)])
-        broken = repository.files[find_source(repository) or ""].decode()
+        broken = repository.files[find_source(repository)].decode()
         yield prompt, encode_turn(tokenizer, f"```python\n{apply_patch(broken, task.metadata['patch'])}```")
 
 

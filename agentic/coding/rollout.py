@@ -107,9 +107,9 @@ class CodingAgent(Method):
         async with self.make_workspace(repository, command) as workspace:
             await self.start(workspace, repository)
             if command is None:
-                rewrite = self.config.format == "rewrite"
-                opening = self.show_file(repository) if rewrite else await self.describe(workspace, repository)
-                work = await self.run_loop(workspace, opening, roles["policy"], sampling, find_source(repository))
+                source = find_source(repository) if self.config.format == "rewrite" else None
+                opening = await self.describe(workspace, repository) if source is None else self.show_file(repository)
+                work = await self.run_loop(workspace, opening, roles["policy"], sampling, source)
             else:
                 statement = repository.statement
                 work = await run_command(self.config, self.tokenizer, workspace, task, statement, roles, sampling)
@@ -146,7 +146,7 @@ class CodingAgent(Method):
     async def run_loop(
         self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling, source: str | None
     ) -> Attempt:
-        """Let our own loop work in a workspace."""
+        """Let our own loop work in a workspace; a reply replaces the file `source`, if there is one."""
         stop = (OUTPUT,) if self.config.format == "fences" else sampling.stop
         stops = replace(sampling, stop=stop, stop_token_ids=(self.tokenizer.eos_token_id,))
         turns = Turns(stops, session=uuid4().hex)
@@ -216,11 +216,9 @@ class CodingAgent(Method):
         """Return the first message of the format `rewrite`: the problem, and the one source file in a fence.
 
         Raises:
-            RolloutError: the repository has no source file, or several (kind `bad_task`).
+            RolloutError: as `find_source`.
         """
-        if (path := find_source(repository)) is None:
-            raise RolloutError("bad_task", f"{repository.statement!r:.80}: format rewrite needs one source file")
-        fence = f"```python\n{repository.files[path].decode(errors='replace')}```\n"
+        fence = f"```python\n{repository.files[find_source(repository)].decode(errors='replace')}```\n"
         return self.renderer.message("user", TASK.format(statement=repository.statement), fence, REWRITE_INSTRUCTIONS)
 
     async def read_source(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> dict[str, bytes]:
@@ -264,10 +262,12 @@ def list_sources(repository: RepositoryTask) -> list[str]:
     return [path for path in paths if not is_protected(path)]
 
 
-def find_source(repository: RepositoryTask) -> str | None:
-    """Return the repository's only source file; None if it has none or several."""
+def find_source(repository: RepositoryTask) -> str:
+    """Return the repository's only source file. Raises RolloutError (`bad_task`) if it has none or several."""
     paths = list_sources(repository)
-    return paths[0] if len(paths) == 1 else None
+    if len(paths) != 1:
+        raise RolloutError("bad_task", f"{repository.statement!r:.80}: format rewrite needs one source file")
+    return paths[0]
 
 
 class Loop:
@@ -302,8 +302,8 @@ class Loop:
     async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
         """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
-        if self.config.format == "rewrite":
-            if self.source and (fence := find_last_fence(text, PYTHON)):
+        if self.source is not None:
+            if fence := find_last_fence(text, PYTHON):
                 await self.workspace.put(self.source, f"{fence.text}\n".encode(errors="replace"))
             return []
         if self.config.format == "fences":

@@ -166,7 +166,7 @@ def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]
         for place, chosen in gold.items():
             title, sentences = paragraphs[place or 0]
             found = [sentence for n, sentence in enumerate(sentences) if n in chosen]
-            needles.append({"key": title, "value": _join(found or sentences)})
+            needles.append({"key": title, "value": join_sentences(found or sentences)})
         answers = (record["answer"], *(record.get("answers") or ()), *(record.get("answer_aliases") or ()))
         task_id = str(record.get("id") or record.get("_id") or f"{prefix}-{number}")
         metadata = {
@@ -174,11 +174,11 @@ def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]
             "paragraphs": [{"title": title, "sentences": list(texts)} for title, texts in paragraphs],
             "needles": needles,
         }
-        context, _ = number_documents([f"{title}\n{_join(sentences)}" for title, sentences in paragraphs])
+        context, _ = number_documents([f"{title}\n{join_sentences(sentences)}" for title, sentences in paragraphs])
         yield Task(task_id, record["question"], tuple(dict.fromkeys(answers)), context, metadata)
 
 
-def _join(sentences: Iterable[str]) -> str:
+def join_sentences(sentences: Iterable[str]) -> str:
     return " ".join(sentence.strip() for sentence in sentences)
 
 
