@@ -22,6 +22,8 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from pydantic import ValidationError
 
+from core.options import Port, argparse_type
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BODY_TIMEOUT_S = 60.0
@@ -124,7 +126,10 @@ def listen(host: str, port: int) -> socket.socket:
         sys.exit(f"port {port} on {host} {reason}: stop the other server, or choose another with --port")
 
 
-def add_key_option(parser: argparse.ArgumentParser) -> None:
+def add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
+    """Add the options of where a server listens, by default at `port` of this machine alone."""
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=argparse_type(Port), default=port, help="0 takes a free one")
     parser.add_argument(
         "--api-key-file",
         type=Path,

@@ -19,8 +19,7 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
     presets = ", ".join(f"{DEFAULT_PRESETS[backend]} on {backend}" for backend in backends)
     defaults = {DEFAULT_PRESETS[backend] for backend in backends}
     parser = argparse.ArgumentParser(
-        prog="tokentrue train",
-        description="Train a method from a preset. The same command resumes a run.",
+        prog="tokentrue train", description="Train a method from a preset. The same command resumes a run."
     )
     parser.add_argument("method", metavar="METHOD", help="a name in agentic/, or a folder of your own")
     parser.add_argument(

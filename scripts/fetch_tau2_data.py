@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agentic.toolorchestra.tau2.worker import git_blob
 from benchmarks.tau2.tasks import BLOBS, COMMIT
+from core.data.files import DataError
 from core.data.git_files import check_out
 from core.options import show_errors
 
@@ -27,16 +28,13 @@ def fetch(out: Path, source: str = SOURCE, commit: str = COMMIT) -> None:
     """Make a sparse, shallow checkout and move its `data/tau2` to `out`/tau2.
 
     Raises:
-        RuntimeError: git failed, or `out` has such a folder already.
+        DataError: git failed, or `out` has such a folder already.
     """
     target = out / "tau2"
     if target.exists():
-        raise RuntimeError(f"{target} is there already; check it with --check-only, or choose another --out")
+        raise DataError(f"{target} is there already; check it with --check-only, or choose another --out")
     checkout = out / ".tau2-bench"
-    try:
-        check_out(source, commit, FOLDERS, checkout)
-    except RuntimeError as problem:
-        raise RuntimeError(f"{problem}. Check the network, then run this again.") from None
+    check_out(source, commit, FOLDERS, checkout)
     (checkout / "data" / "tau2").rename(target)
 
 
@@ -52,7 +50,7 @@ def find_differences(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
     return found
 
 
-@show_errors(RuntimeError, OSError)
+@show_errors(DataError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if not options.check_only:

@@ -9,8 +9,8 @@ import argparse
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -29,13 +29,13 @@ from core.gateway import (
     serve_gateway,
 )
 from core.hub import resolve
-from core.options import Device, Port, argparse_type, show_errors
+from core.options import Device, argparse_type, show_errors
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
 from core.rollout.rows import make_rows
 from core.runs.files import JsonlLog, Record, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
-from core.serving import add_key_option, listen, read_api_key
+from core.serving import add_address_options, listen, read_api_key
 from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
 from core.types import Task, Trajectory
 
@@ -119,15 +119,12 @@ def record_session(finished: FinishedSession, group: int) -> Record:
     return record_rollout("train", 0, group, Task(finished.session_id, "", ()), trajectory, rows)
 
 
-@asynccontextmanager
-async def open_policy(
+def open_policy(
     options: argparse.Namespace, folder: Path, tokenizer: Tokenizer, context: int
-) -> AsyncIterator[Policy]:
-    """Open the model in this process, or the server that has it."""
+) -> AbstractAsyncContextManager[Policy]:
+    """Open the model in this process, or the server that has it, for a `with` block."""
     if options.policy_url is not None:
-        async with make_server_policy(options.policy_url, api_key_file=options.policy_key_file) as remote:
-            yield remote
-        return
+        return make_server_policy(options.policy_url, api_key_file=options.policy_key_file)
     engine = Engine.from_pretrained(
         folder,
         dtype=options.dtype,
@@ -136,11 +133,7 @@ async def open_policy(
         kv_tokens=max(options.kv_tokens, context),
         decode=tokenizer.decode,
     )
-    embedded = EmbeddedPolicy(engine, threaded=True)
-    try:
-        yield embedded
-    finally:
-        await embedded.close()
+    return EmbeddedPolicy(engine, threaded=True)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -151,9 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, help="folder or hub id; with --policy-url for its tokenizer alone")
     parser.add_argument("--policy-url", help="a server that has the model; vllm+http://... is vLLM's")
     parser.add_argument("--policy-key-file", type=Path, metavar="FILE", help="holds the API key of that server")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=argparse_type(Port), default=30010, help="0 takes a free one")
-    add_key_option(parser)
+    add_address_options(parser, 30010)
     parser.add_argument("--record", type=Path, metavar="DIR", help="append finished sessions to DIR")
     parser.add_argument(
         "--history",

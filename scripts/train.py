@@ -29,8 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     status: int = import_module(BACKENDS[options.backend]).main(words)
     if status or options.dry_run or options.backend != "embedded":
         return status
-    status = import_module("scripts.report").report(options.out, scores=False)
-    return status
+    return int(import_module("scripts.report").report(options.out, scores=False))
 
 
 def read_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

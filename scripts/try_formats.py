@@ -7,13 +7,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
-from core.engine import EmbeddedPolicy, Engine
+from core.config.load import replace_keys
 from core.options import RecipeError
-from core.policy.base import Roles
+from core.policy.base import Policy, Roles
 from core.rollout.method import MethodSpec
 from core.rollout.rows import extends
 from core.rollout.runner import Failures, Runner
 from core.text.tokenizer import Tokenizer
+from core.train import open_frozen_model
 from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory
 
 KEYS = ("format", "answer_format")
@@ -41,10 +42,11 @@ async def try_formats(
     recipe = spec.load(preset, overrides)
     key, formats = list_formats(recipe, spec.name)
     tasks = Random(0).sample(list(tasks), min(count, len(tasks)))
-    engine = open_model(recipe, tokenizer)
-    policy = EmbeddedPolicy(engine, threaded=True)  # a method's own work goes on meanwhile
+    context = recipe.model.max_model_len
+    kv_tokens = max(context or 0, min(recipe.inference.kv_tokens, KV_TOKENS))
+    limited = replace_keys(recipe, {"inference.kv_tokens": kv_tokens, "model.max_model_len": context or kv_tokens})
     rows: list[tuple[str, ...]] = [COLUMNS]
-    try:
+    async with open_frozen_model(recipe.model.path, limited) as policy:
         for form in formats:
             name = f"{key}={form}" if key else spec.name
             print(f"=== {name}: {len(tasks)} tasks", flush=True)
@@ -59,8 +61,6 @@ async def try_formats(
             if (failures := Failures(played)).counts:
                 print(f"--- failed: {failures.describe()}")
             rows.append((form, *count_understood(played)))
-    finally:
-        await policy.close()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print("=== how often the untrained model understood a format")
     for row in rows:
@@ -69,21 +69,8 @@ async def try_formats(
         print(f"--- choose one with --set {key}=NAME")
 
 
-def open_model(recipe: Any, tokenizer: Tokenizer) -> Engine:
-    """Load the recipe's model into an engine of this process. Raises RecipeError if it does not fit."""
-    context = recipe.model.max_model_len
-    return Engine.from_pretrained(
-        recipe.model.path,
-        dtype=recipe.model.dtype,
-        device=recipe.model.device,
-        max_model_len=context,
-        kv_tokens=max(context or 0, min(recipe.inference.kv_tokens, KV_TOKENS)),
-        decode=tokenizer.decode,
-    )
-
-
 async def play(
-    spec: MethodSpec, recipe: Any, tasks: Sequence[Task], tokenizer: Tokenizer, policy: EmbeddedPolicy
+    spec: MethodSpec, recipe: Any, tasks: Sequence[Task], tokenizer: Tokenizer, policy: Policy
 ) -> list[Trajectory]:
     """Run one rollout of each task; the model plays every role that the method asks."""
     method = spec.build(recipe, tokenizer)

@@ -108,12 +108,6 @@ def needs_short_answers(recipe: AgentRecipe) -> bool:
 
 
 SPEC = MethodSpec(
-    "agent",
-    AgentRecipe,
-    PRESETS,
-    build,
-    keeps_messages=True,
-    short_answers=needs_short_answers,
-    check_task=check_task,
+    "agent", AgentRecipe, PRESETS, build, keeps_messages=True, short_answers=needs_short_answers, check_task=check_task
 )
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -20,7 +20,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from core.text.fences import PYTHON, find_last_fence
 from core.tools.programs import dedent_program
@@ -61,14 +61,6 @@ class ParseError:
 
 _NO_COMMAND = ParseError("no_command", 'there is no `execution = tool.execute(query="...")`')
 _NO_CONCLUSION = ParseError("no_conclusion", "there is no verdict STOP or CONTINUE at the end")
-
-
-class RoleFormat(Protocol):
-    def parse_next_step(self, text: str) -> NextStep | ParseError: ...
-
-    def parse_command(self, text: str) -> ParsedCommand | ParseError: ...
-
-    def parse_verdict(self, text: str) -> Verdict | ParseError: ...
 
 
 class OfficialFormat:
@@ -136,7 +128,7 @@ class CompactFormat:
         return Verdict(word == ["STOP"]) if word in (["STOP"], ["CONTINUE"]) else _NO_CONCLUSION
 
 
-FORMATS: Mapping[Style, RoleFormat] = {
+FORMATS: Mapping[Style, OfficialFormat | CompactFormat] = {
     "official": OfficialFormat(),
     "released": OfficialFormat(),
     "fences": FencedFormat(),

@@ -76,11 +76,7 @@ class AgentFlow(Method):
             raise
 
     async def solve(self, task: Task, client: RoleClient) -> Trajectory:
-        known: dict[str, str | RoleOutput] = {
-            "question": task.question,
-            "analysis": "",
-            **self.describe_tools(),
-        }
+        known: dict[str, str | RoleOutput] = {"question": task.question, "analysis": "", **self.describe_tools()}
         memory, ending, unclear_verdicts = Memory(), "max_steps", 0
         try:
             if "planner.plan" in self.prompters:

@@ -45,6 +45,7 @@ from agentic.coding.tools import number_lines, run_tool, shorten
 from core.config import RecipeError
 from core.gateway import list_other_roles
 from core.policy.base import Policy, Roles
+from core.rollout.calls import need_format
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
@@ -58,7 +59,7 @@ from core.sandbox.workspace import (
     check_paths,
     choose_backend,
 )
-from core.text.call_formats import detect_format, read_reply
+from core.text.call_formats import read_reply
 from core.text.conversation import Message, Renderer
 from core.text.fences import OUTPUT, PYTHON, SHELL, find_last_fence
 from core.text.tokenizer import Tokenizer
@@ -78,7 +79,6 @@ class CodingAgent(Method):
         self.config = recipe.coding
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
-        self.call_format = detect_format(tokenizer)
         command = self.config.command
         if command is not None:
             self.needs = list_other_roles(command.model_roles)
@@ -87,11 +87,7 @@ class CodingAgent(Method):
             except ValueError as error:
                 raise RecipeError(f"coding.command.paths: {error}") from error
         self.calls = self.config.format == "calls"
-        if self.calls and self.call_format is None:
-            raise RecipeError(
-                f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way; set "
-                "coding.format=fences"
-            )
+        self.call_format = need_format("coding.format", tokenizer) if self.calls else None
         self.sandbox = choose_backend() if self.config.backend == "auto" else self.config.backend
         self.grades: Remembered[DiffGrade] = Remembered(self.config.remember)
         self.prepared: Remembered[PreparedRepository] = Remembered(PREPARED)
@@ -111,8 +107,9 @@ class CodingAgent(Method):
         async with self.make_workspace(repository, command) as workspace:
             await self.start(workspace, repository)
             if command is None:
-                opening = await self.describe(workspace, repository)
-                work = await self.run_loop(workspace, opening, roles["policy"], sampling, find_source(repository))
+                source = find_source(repository) if self.config.format == "rewrite" else None
+                opening = await self.describe(workspace, repository) if source is None else self.show_file(repository)
+                work = await self.run_loop(workspace, opening, roles["policy"], sampling, source)
             else:
                 statement = repository.statement
                 work = await run_command(self.config, self.tokenizer, workspace, task, statement, roles, sampling)
@@ -149,7 +146,7 @@ class CodingAgent(Method):
     async def run_loop(
         self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling, source: str | None
     ) -> Attempt:
-        """Let our own loop work in a workspace."""
+        """Let our own loop work in a workspace; a reply replaces the file `source`, if there is one."""
         stop = (OUTPUT,) if self.config.format == "fences" else sampling.stop
         stops = replace(sampling, stop=stop, stop_token_ids=(self.tokenizer.eos_token_id,))
         turns = Turns(stops, session=uuid4().hex)
@@ -171,11 +168,9 @@ class CodingAgent(Method):
         try:
             if config.backend == "docker":
                 return DockerWorkspace(repository.image, config.workspace, repository.workdir)
-            if command is None:
-                return IsolatedWorkspace(config.workspace, repository.workdir, config.backend)
-            return IsolatedWorkspace(
-                command.workspace, repository.workdir, config.backend, paths=command.paths, serves=True
-            )
+            limits, paths = (config.workspace, ()) if command is None else (command.workspace, command.paths)
+            serves = command is not None
+            return IsolatedWorkspace(limits, repository.workdir, config.backend, paths=paths, serves=serves)
         except (WorkspaceUnavailable, ValueError) as error:
             raise RolloutError("workspace", str(error)) from error
 
@@ -204,14 +199,8 @@ class CodingAgent(Method):
         """Return the first message, which states the problem; with `show_source` it holds the numbered source too.
 
         Raises:
-            RolloutError: the source cannot be read (kind `workspace`), or `rewrite` finds no single file (`bad_task`).
+            RolloutError: the source cannot be read (kind `workspace`).
         """
-        if self.config.format == "rewrite":
-            if (path := find_source(repository)) is None:
-                raise RolloutError("bad_task", f"{repository.statement!r:.80}: format rewrite needs one source file")
-            whole = repository.files[path].decode(errors="replace")
-            parts = [TASK.format(statement=repository.statement), f"```python\n{whole}```\n", REWRITE_INSTRUCTIONS]
-            return self.renderer.message("user", "".join(parts))
         instructions = INSTRUCTIONS if self.calls else FENCE_INSTRUCTIONS
         parts = [TASK.format(statement=repository.statement), instructions]
         try:
@@ -222,6 +211,15 @@ class CodingAgent(Method):
             if content:
                 parts.append(f"{path}\n{number_lines(content.decode(errors='replace'))}")
         return self.renderer.message("user", shorten("".join(parts), 4 * self.config.output_chars))
+
+    def show_file(self, repository: RepositoryTask) -> Message:
+        """Return the first message of the format `rewrite`: the problem, and the one source file in a fence.
+
+        Raises:
+            RolloutError: as `find_source`.
+        """
+        fence = f"```python\n{repository.files[find_source(repository)].decode(errors='replace')}```\n"
+        return self.renderer.message("user", TASK.format(statement=repository.statement), fence, REWRITE_INSTRUCTIONS)
 
     async def read_source(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> dict[str, bytes]:
         """Return the repository's Python files without its tests, in git's order."""
@@ -264,10 +262,12 @@ def list_sources(repository: RepositoryTask) -> list[str]:
     return [path for path in paths if not is_protected(path)]
 
 
-def find_source(repository: RepositoryTask) -> str | None:
-    """Return the repository's only source file; None if it has none or several."""
+def find_source(repository: RepositoryTask) -> str:
+    """Return the repository's only source file. Raises RolloutError (`bad_task`) if it has none or several."""
     paths = list_sources(repository)
-    return paths[0] if len(paths) == 1 else None
+    if len(paths) != 1:
+        raise RolloutError("bad_task", f"{repository.statement!r:.80}: format rewrite needs one source file")
+    return paths[0]
 
 
 class Loop:
@@ -302,8 +302,8 @@ class Loop:
     async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
         """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
-        if self.config.format == "rewrite":
-            if self.source and (fence := find_last_fence(text, PYTHON)):
+        if self.source is not None:
+            if fence := find_last_fence(text, PYTHON):
                 await self.workspace.put(self.source, f"{fence.text}\n".encode(errors="replace"))
             return []
         if self.config.format == "fences":
@@ -366,9 +366,7 @@ class Loop:
             return await sampling
 
 
-def build(recipe: CodingRecipe, tokenizer: Tokenizer) -> CodingAgent:
-    return CodingAgent(recipe, tokenizer)
-
-
-SPEC = MethodSpec("coding", CodingRecipe, PRESETS, build, short_answers=False, check_task=check_task, answer="diff")
+SPEC = MethodSpec(
+    "coding", CodingRecipe, PRESETS, CodingAgent, short_answers=False, check_task=check_task, answer="diff"
+)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

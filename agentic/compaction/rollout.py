@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import uuid4
 
-from agentic.compaction.config import PRESETS, CompactionRecipe, CompactionSection
+from agentic.compaction.config import PRESETS, CompactionRecipe
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
 from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, is_accepted
@@ -31,8 +31,8 @@ from core.types import Sampling, Task, Trajectory, Turn
 class CompactingReader(Method):
     """Runs the method. Its one role, `policy`, calls the tool and answers (turns `act`), and writes the `summary`."""
 
-    def __init__(self, config: CompactionSection, tokenizer: Tokenizer):
-        self.config = config
+    def __init__(self, recipe: CompactionRecipe, tokenizer: Tokenizer):
+        self.config = recipe.compaction
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         self.request = self.renderer.message("user", REQUEST)
@@ -114,9 +114,5 @@ def make_trajectory(task: Task, turns: list[Turn], reply: str) -> Trajectory:
     )
 
 
-def build(recipe: CompactionRecipe, tokenizer: Tokenizer) -> CompactingReader:
-    return CompactingReader(recipe.compaction, tokenizer)
-
-
-SPEC = MethodSpec("compaction", CompactionRecipe, PRESETS, build, needs_context=True)
+SPEC = MethodSpec("compaction", CompactionRecipe, PRESETS, CompactingReader, needs_context=True)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -24,7 +24,7 @@ from random import Random
 
 from agentic.compaction.config import CompactionRecipe
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
-from agentic.compaction.rollout import CompactingReader, build
+from agentic.compaction.rollout import CompactingReader
 from core.policy.base import Roles
 from core.rollout.conversation import Conversation
 from core.text.tokenizer import Tokenizer, encode_text
@@ -126,7 +126,7 @@ def draw_lookup_drill(rng: Random) -> tuple[str, str]:
 
 def demonstrate(rng: Random, recipe: CompactionRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield the annotator's summaries and answer on new tasks, without those that he guessed, and one of his calls."""
-    method, call = build(recipe, tokenizer), encode_text(tokenizer, NEXT)
+    method, call = CompactingReader(recipe, tokenizer), encode_text(tokenizer, NEXT)
     while True:
         annotator = AimlessAnnotator(tokenizer, rng, GUESS)
         task = draw_task(SHOWN_PAGES, rng, "train", "demonstration")
@@ -143,18 +143,12 @@ def demonstrate(rng: Random, recipe: CompactionRecipe, tokenizer: Tokenizer) -> 
 class ForgetfulReader(CompactingReader):
     """Forgets all but the question where the method compacts."""
 
-    def __init__(self, recipe: CompactionRecipe, tokenizer: Tokenizer):
-        super().__init__(recipe.compaction, tokenizer)
-
     async def compact(self, chat: Conversation) -> None:
         del chat.messages[1:]
 
 
 class AimlessReader(CompactingReader):
     """Lets the annotator play the policy."""
-
-    def __init__(self, recipe: CompactionRecipe, tokenizer: Tokenizer):
-        super().__init__(recipe.compaction, tokenizer)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         annotator = AimlessAnnotator(self.tokenizer, Random(sampling.seed))

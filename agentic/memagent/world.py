@@ -66,13 +66,7 @@ NOISE = tuple(
 TAGS = tuple(f"<{slash}{name}>" for name in ("problem", "section", "memory") for slash in ("", "/"))
 QUESTION = "What is the special magic word for {key} mentioned in the provided text?"
 NEEDLE = "One of the special magic words for {key} is: {value}."
-RULER_NOISE = (
-    "The grass is green.",
-    "The sky is blue.",
-    "The sun is yellow.",
-    "Here we go.",
-    "There and back again.",
-)
+RULER_NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
 ANSWER = "\\boxed{{ {value}}}"
 FACT = " {key} is: {value}"
 UNKNOWN = "unknown"

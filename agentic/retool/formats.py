@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
 from agentic.retool.config import Format
 from agentic.retool.prompts import (
@@ -23,95 +22,61 @@ from agentic.retool.prompts import (
     INTERPRETER,
     TOOL,
 )
-from core.rollout.calls import TemplateCalls
-from core.text.conversation import Renderer
+from core.rollout.calls import TemplateCalls, TurnFormat
 from core.text.fences import OUTPUT, PYTHON, find_last_fence
-from core.text.tokenizer import Ids, encode_text
+from core.text.tokenizer import Ids
 from core.text.tool_calls import CallError
 from core.tools.programs import can_parse, extract_program
 
 
-class ProgramFormat(Protocol):
-    instructions: str
-    stop: tuple[str, ...]
-    """Lists the texts at which a turn stops."""
-    tools: Sequence[Mapping[str, Any]]
-    """Lists the tools that the chat template shows."""
+class TaggedPrograms(TurnFormat):
+    instructions = INSTRUCTIONS
+    stop = (CODE_END,)
 
     def find_programs(self, prompt: Ids, reply: Ids) -> Sequence[str | CallError]:
         """Return what the reply asks to run; an error is a call that cannot be read."""
-        ...
-
-    def show(self, reply: Ids, outputs: Sequence[str]) -> Ids:
-        """Return the ids that follow the reply: what its programs printed."""
-        ...
-
-
-class TaggedPrograms:
-    instructions = INSTRUCTIONS
-    stop: tuple[str, ...] = (CODE_END,)
-    tools: Sequence[Mapping[str, Any]] = ()
-
-    def __init__(self, renderer: Renderer):
-        self.tokenizer = renderer.tokenizer
-
-    def find_programs(self, prompt: Ids, reply: Ids) -> Sequence[str | CallError]:
-        program = find_program(self.tokenizer.decode(reply, skip_special_tokens=True))
+        program = find_program(self.decode(reply))
         return [] if program is None else [program]
 
-    def show(self, reply: Ids, outputs: Sequence[str]) -> Ids:
-        return encode_text(self.tokenizer, INTERPRETER.format(output=outputs[0]))
+    def show_results(self, reply: Ids, results: Sequence[str]) -> Ids:
+        """Return the ids that follow the reply: what its programs printed."""
+        return self.encode(INTERPRETER.format(output=results[0]))
 
 
-class FencedPrograms:
+class FencedPrograms(TurnFormat):
     instructions = FENCE_INSTRUCTIONS
-    stop: tuple[str, ...] = (OUTPUT,)
-    tools: Sequence[Mapping[str, Any]] = ()
-
-    def __init__(self, renderer: Renderer):
-        self.renderer = renderer
+    stop = (OUTPUT,)
 
     def find_programs(self, prompt: Ids, reply: Ids) -> Sequence[str | CallError]:
-        head, begun, _ = self._decode(reply).partition(OUTPUT)
+        head, begun, _ = self.decode(reply).partition(OUTPUT)
         fence = find_last_fence(head, PYTHON)
         if begun:
             return [fence.text if fence else ""]
         return [] if fence is None or "\\boxed" in fence.rest else [fence.text]
 
-    def show(self, reply: Ids, outputs: Sequence[str]) -> Ids:
-        text = f"\n{outputs[0]}\n```"
-        if OUTPUT in self._decode(reply):
-            return encode_text(self.renderer.tokenizer, f"{text}\n")
+    def show_results(self, reply: Ids, results: Sequence[str]) -> Ids:
+        text = f"\n{results[0]}\n```"
+        if OUTPUT in self.decode(reply):
+            return self.encode(f"{text}\n")
         return self.renderer.render_between(reply, self.renderer.message("user", OUTPUT + text))
 
-    def _decode(self, reply: Ids) -> str:
-        return str(self.renderer.tokenizer.decode(reply, skip_special_tokens=True))
 
-
-class CalledPrograms:
+class CalledPrograms(TemplateCalls):
     instructions = CALL_INSTRUCTIONS
-    stop: tuple[str, ...] = ()
-
-    def __init__(self, renderer: Renderer):
-        self.calls = TemplateCalls("retool.format", renderer, [TOOL])
-        self.tools: Sequence[Mapping[str, Any]] = self.calls.tools
+    key = "retool.format"
+    schemas = (TOOL,)
 
     def find_programs(self, prompt: Ids, reply: Ids) -> Sequence[str | CallError]:
-        read = self.calls.read(prompt, reply)
+        read = self.read_calls(prompt, reply)
         return [read.error] if read.error else [call.arguments["code"] for call in read.calls]
 
-    def show(self, reply: Ids, outputs: Sequence[str]) -> Ids:
-        return self.calls.show(reply, *outputs)
 
-
-def make_format(name: Format, renderer: Renderer) -> ProgramFormat:
-    """Return the format of a recipe. Raises RecipeError if it is `calls` and the chat template shows no calls."""
-    kinds: dict[Format, type[TaggedPrograms | FencedPrograms | CalledPrograms]] = {
-        "tags": TaggedPrograms,
-        "fences": FencedPrograms,
-        "calls": CalledPrograms,
-    }
-    return kinds[name](renderer)
+ProgramFormat = TaggedPrograms | FencedPrograms | CalledPrograms
+FORMATS: Mapping[Format, type[ProgramFormat]] = {
+    "tags": TaggedPrograms,
+    "fences": FencedPrograms,
+    "calls": CalledPrograms,
+}
 
 
 def find_program(reply: str) -> str | None:

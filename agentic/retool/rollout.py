@@ -24,16 +24,18 @@ from dataclasses import replace
 from typing import Literal
 from uuid import uuid4
 
-from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
-from agentic.retool.formats import make_format
-from agentic.retool.interpreter import Interpreter
+from agentic.retool.config import PRESETS, ReToolRecipe
+from agentic.retool.formats import FORMATS
+from core.config import RecipeError
 from core.policy.base import Roles
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, Tokenizer
-from core.tools.base import ToolResult
+from core.text.tool_calls import CallError
+from core.tools.base import Query, ToolContext, ToolError, ToolResult
+from core.tools.python_coder import PythonCoder, SandboxFailed
 from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory, Turn
 
 End = Literal["answered", "cut_reply", "turn_limit", "context_limit"]
@@ -41,14 +43,22 @@ End = Literal["answered", "cut_reply", "turn_limit", "context_limit"]
 
 
 class ReTool(Method):
-    """Runs the method. Its one role, `policy`, writes the turns `act`: thoughts, programs and the answer."""
+    """Runs the method. Its one role, `policy`, writes the turns `act`: thoughts, programs and the answer.
 
-    def __init__(self, config: ReToolSection, tokenizer: Tokenizer):
-        self.config = config
+    Raises:
+        RecipeError: nothing here can isolate a program, or the chat template shows no calls in the format `calls`.
+    """
+
+    def __init__(self, recipe: ReToolRecipe, tokenizer: Tokenizer):
+        config = self.config = recipe.retool
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
-        self.format = make_format(config.format, self.renderer)
-        self.interpreter = Interpreter(config)
+        self.format = FORMATS[config.format](self.renderer)
+        limits, backend, remember = config.sandbox, config.backend, config.remember
+        try:
+            self.interpreter = PythonCoder(source="query", sandbox=limits, backend=backend, remember=remember)
+        except ToolError as error:
+            raise RecipeError(f"retool.backend: {error}") from error
         self.sandbox = self.interpreter.isolation
         self.grader = MathGrader()
 
@@ -73,9 +83,9 @@ class ReTool(Method):
                 end = "cut_reply" if completion.finish_reason == "length" else "answered"
                 answer = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
                 break
-            results = [await self.interpreter.run(program) for program in programs]
+            results = [await self.run_program(program) for program in programs]
             runs += [(str(program), result) for program, result in zip(programs, results, strict=True)]
-            shown = self.format.show(completion.token_ids, [result.text for result in results])
+            shown = self.format.show_results(completion.token_ids, [result.text for result in results])
             if len(ids) + len(shown) >= config.context_tokens:
                 end = "context_limit"
                 break
@@ -95,6 +105,21 @@ class ReTool(Method):
                 f"retool.context_tokens={self.config.context_tokens}",
             )
         return ids
+
+    async def run_program(self, program: str | CallError) -> ToolResult:
+        """Run a program in a process of its own. That it failed or took too long is a result, whose text says so.
+
+        So is a call that cannot be read.
+
+        Raises:
+            RolloutError: the isolation could not be set up, so nothing ran (kind `sandbox`).
+        """
+        if isinstance(program, CallError):
+            return ToolResult("bad_arguments", f"error: {program.message}", error=program.kind)
+        try:
+            return await self.interpreter.call(Query(query=program), ToolContext())
+        except SandboxFailed as error:
+            raise RolloutError("sandbox", str(error)) from error
 
     async def make_trajectory(
         self, task: Task, turns: Sequence[Turn], runs: Sequence[tuple[str, ToolResult]], answer: str, end: End
@@ -129,9 +154,5 @@ class ReTool(Method):
         await self.grader.close()
 
 
-def build(recipe: ReToolRecipe, tokenizer: Tokenizer) -> ReTool:
-    return ReTool(recipe.retool, tokenizer)
-
-
-SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, build, keeps_messages=True)
+SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, ReTool, keeps_messages=True)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

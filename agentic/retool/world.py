@@ -196,9 +196,6 @@ def solve(question: str) -> ReToolDemonstration:
 class NoCode(ReTool):
     """Begins the reply with the box of the answer, so that no program can be written."""
 
-    def __init__(self, recipe: ReToolRecipe, tokenizer: Tokenizer):
-        super().__init__(recipe.retool, tokenizer)
-
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         opening = ANSWER.partition("{{")[0] + "{"
         prompt = self.open_conversation(task) + encode_text(self.tokenizer, opening)
@@ -212,7 +209,7 @@ class ScriptedProgrammer(ReTool):
     """Writes one program, whose operators `choose` draws, and answers what the interpreter shows."""
 
     def __init__(self, recipe: ReToolRecipe, tokenizer: Tokenizer, choose: Callable[[Random], str]):
-        super().__init__(recipe.retool, tokenizer)
+        super().__init__(recipe, tokenizer)
         self.choose = choose
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:

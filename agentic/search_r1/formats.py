@@ -9,59 +9,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from typing import Literal
 
 from agentic.search_r1.prompts import CALL_INVALID, INFORMATION, INVALID, TOOL, Format
 from core.rewards.answer_grader import find_answer
-from core.rollout.calls import TemplateCalls
-from core.text.conversation import Renderer
-from core.text.tokenizer import Ids, encode_text
+from core.rollout.calls import TemplateCalls, TurnFormat
+from core.text.tokenizer import Ids
 
 Action = Literal["search", "answer", "invalid"]
 
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 
-class TurnFormat(Protocol):
-    stop: tuple[str, ...]
-    """Lists the texts at which a turn stops."""
-    tools: Sequence[Mapping[str, Any]]
-    """Lists the tools that the chat template shows."""
+class TaggedSearches(TurnFormat):
+    stop = ("</search>", "</answer>")
 
     def read(self, prompt: Ids, reply: Ids) -> tuple[Action, str]:
         """Return the action of a turn, and its query or answer; with `invalid`, what was wrong with a call."""
-        ...
+        return read_action(self.decode(reply))
 
     def show(self, reply: Ids, action: Action, text: str) -> Ids:
         """Return the ids that follow a turn: the passages in `text`, or that it was invalid, with what was wrong."""
-        ...
+        return self.encode(INFORMATION.format(text) if action == "search" else INVALID)
 
 
-class TaggedSearches:
-    stop: tuple[str, ...] = ("</search>", "</answer>")
-    tools: Sequence[Mapping[str, Any]] = ()
-
-    def __init__(self, renderer: Renderer):
-        self.tokenizer = renderer.tokenizer
+class CalledSearches(TemplateCalls):
+    key = "search_r1.format"
+    schemas = (TOOL,)
 
     def read(self, prompt: Ids, reply: Ids) -> tuple[Action, str]:
-        return read_action(self.tokenizer.decode(reply, skip_special_tokens=True))
-
-    def show(self, reply: Ids, action: Action, text: str) -> Ids:
-        return encode_text(self.tokenizer, INFORMATION.format(text) if action == "search" else INVALID)
-
-
-class CalledSearches:
-    stop: tuple[str, ...] = ()
-
-    def __init__(self, renderer: Renderer):
-        self.renderer = renderer
-        self.calls = TemplateCalls("search_r1.format", renderer, [TOOL])
-        self.tools: Sequence[Mapping[str, Any]] = self.calls.tools
-
-    def read(self, prompt: Ids, reply: Ids) -> tuple[Action, str]:
-        read = self.calls.read(prompt, reply)
+        read = self.read_calls(prompt, reply)
         if read.error is not None:
             return "invalid", f"error: {read.error.message}"
         if len(read.calls) > 1:
@@ -73,13 +51,11 @@ class CalledSearches:
 
     def show(self, reply: Ids, action: Action, text: str) -> Ids:
         if action == "search" or text:
-            return self.calls.show(reply, text)
+            return self.show_results(reply, [text])
         return self.renderer.render_between(reply, self.renderer.message("user", CALL_INVALID))
 
 
-def make_format(name: Format, renderer: Renderer) -> TurnFormat:
-    """Return the format of a recipe. Raises RecipeError if it is `calls` and the chat template shows no calls."""
-    return TaggedSearches(renderer) if name == "tags" else CalledSearches(renderer)
+FORMATS: Mapping[Format, type[TaggedSearches | CalledSearches]] = {"tags": TaggedSearches, "calls": CalledSearches}
 
 
 def read_action(text: str) -> tuple[Action, str]:

@@ -28,7 +28,7 @@ from typing import Literal
 from uuid import uuid4
 
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
-from agentic.search_r1.formats import Action, make_format
+from agentic.search_r1.formats import FORMATS, Action
 from agentic.search_r1.prompts import PASSAGE, write_prompt
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
@@ -52,7 +52,7 @@ class SearchR1(Method):
         self.context_tokens = recipe.model.max_model_len
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
-        self.format = make_format(self.config.format, self.renderer)
+        self.format = FORMATS[self.config.format](self.renderer)
         url = read_addresses("search_r1.addresses", self.config.addresses)(self.config.url)
         key, retries = self.config.api_key_file, self.config.max_retries
         self.client = RetrievalClient(url=url, max_retries=retries, api_key_file=key)

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from random import Random
-from typing import Any
 
 from agentic.search_r1.config import SearchR1Recipe
 from agentic.search_r1.prompts import INFORMATION, INVALID
@@ -102,10 +101,7 @@ TOWNS_OF = divide(TOWNS)
 def find_facts(title: str) -> dict[str, str]:
     """Return the facts of a thing or a person: relation -> person or town. Raises KeyError for anything else."""
     for split in SPLITS:
-        for titles, relations, values in (
-            (THINGS, OF_A_THING, PERSONS),
-            (PERSONS, OF_A_PERSON, TOWNS_OF),
-        ):
+        for titles, relations, values in ((THINGS, OF_A_THING, PERSONS), (PERSONS, OF_A_PERSON, TOWNS_OF)):
             if title in titles[split]:
                 return draw_facts(Random(f"facts of {title}"), relations, values[split])
     raise KeyError(title)
@@ -215,13 +211,6 @@ class Searcher:
         return Completion(ids, (0.0,) * len(ids), "stop")
 
 
-class AimlessSearcher(Searcher):
-    """The searcher, who draws with `rng`."""
-
-    def __init__(self, tokenizer: Tokenizer, rng: Random):
-        super().__init__(tokenizer, partial(write_turn, rng))
-
-
 def draw_question(rng: Random) -> str:
     """Draw a question about things of any split."""
     things = dict.fromkeys(draw_thing(rng) for _ in range(8))
@@ -230,10 +219,10 @@ def draw_question(rng: Random) -> str:
 
 
 def demonstrate(
-    make_searcher: Callable[[Any, Random], Searcher], rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer
+    write: Callable[[Random, str], str], rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer
 ) -> Iterator[list[Example]]:
     """Let a searcher play rollouts on new questions, and yield the turns of each."""
-    method, searcher = MadeUpSearch(recipe, tokenizer, rng), make_searcher(tokenizer, rng)
+    method, searcher = MadeUpSearch(recipe, tokenizer, rng), Searcher(tokenizer, partial(write, rng))
     while True:
         task = Task("demonstration", draw_question(rng), ("nobody",))
         trajectory = asyncio.run(method.rollout(task, Roles({"policy": searcher}), Sampling()))
@@ -243,7 +232,7 @@ def demonstrate(
 def draw_supervised(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield batches of right searches and answers on new questions. Passages are made up."""
     rng = Random(config.seed)
-    turns = demonstrate(lambda tokenizer, rng: Searcher(tokenizer, write_right_turn), rng, recipe, tokenizer)
+    turns = demonstrate(lambda rng, prompt: write_right_turn(prompt), rng, recipe, tokenizer)
     return draw_batches(rng, turns, config.batch_size)
 
 
@@ -268,7 +257,7 @@ class AimlessSearch(SearchR1):
     """Lets the searcher of the warm start play the policy."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        searcher = AimlessSearcher(self.tokenizer, Random(f"{task.task_id}-{sampling.seed}"))
+        searcher = Searcher(self.tokenizer, partial(write_turn, Random(f"{task.task_id}-{sampling.seed}")))
         return await super().rollout(task, Roles({"policy": searcher}), sampling)
 
 
@@ -300,7 +289,7 @@ WORLD = World(
     vocab_size=960,
     passages=write_passages,
     domains={"usual": draw_task, "four-things": partial(draw_task, others=3)},
-    demonstrate=partial(demonstrate, AimlessSearcher),
+    demonstrate=partial(demonstrate, write_turn),
     draw_supervised=draw_supervised,
     baselines={"aimless-search": AimlessSearch, "no-search": NoSearch},
 )

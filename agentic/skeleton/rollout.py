@@ -67,7 +67,7 @@ class SkeletonRollout(Method):
 
 PRESETS = Path(__file__).parent / "presets"
 SPEC = MethodSpec(
-    "skeleton",
+    "skeleton",  # a line each: the names of a copy may be long
     SkeletonRecipe,
     PRESETS,
     SkeletonRollout,

@@ -124,11 +124,7 @@ class RolloutModels:
     """Asks the models for one rollout, with its roles and with seeds that follow from its seed."""
 
     def __init__(
-        self,
-        config: ToolOrchestraSection,
-        chats: Mapping[str, OpenAIChat | RoleChat],
-        roles: Roles,
-        seed: int | None,
+        self, config: ToolOrchestraSection, chats: Mapping[str, OpenAIChat | RoleChat], roles: Roles, seed: int | None
     ):
         self.config = config
         self._chats = chats

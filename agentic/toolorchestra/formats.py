@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from agentic.toolorchestra.config import Format
 from core.rollout.calls import need_format
@@ -38,22 +38,14 @@ class AssistantMessage:
 Action = AssistantMessage | Sequence[ToolCall]
 
 
-class ActionFormat(Protocol):
-    def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        """Parse a `qa` turn: one call."""
-        ...
-
-    def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
-        """Parse a `func_call` turn: a message to the user, one or several domain calls, or one call of an expert."""
-        ...
-
-
 class HermesCallFormat:
     def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
+        """Parse a `qa` turn: one call."""
         calls = parse_calls(text)
         return calls if isinstance(calls, CallError) else check_call(calls[0], tools) or calls[0]
 
     def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
+        """Parse a `func_call` turn: a message to the user, one or several domain calls, or one call of an expert."""
         visible = strip_thinking(text)
         if isinstance(visible, CallError):
             return visible
@@ -134,6 +126,8 @@ def _check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> Sequ
         return CallError("several_calls", f"{CALL_EXPERT} hands over the whole turn; call nothing beside it")
     return next((error for call in calls if (error := check_call(call, tools))), calls)
 
+
+ActionFormat = HermesCallFormat | TemplateCallFormat | CompactCallFormat
 
 FORMATS: Mapping[Format, ActionFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
 

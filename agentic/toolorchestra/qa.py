@@ -37,7 +37,7 @@ class QaTools:
     async def run(self, name: ToolName, query: str) -> ToolResult:
         tool = self._toolbox.find(name)
         assert tool is not None
-        return await self._toolbox.call(tool, {"query": query}, ToolContext(_refuse_to_ask))
+        return await self._toolbox.call(tool, {"query": query}, ToolContext())
 
     async def close(self) -> None:
         await self._toolbox.close()
@@ -151,7 +151,3 @@ class QaRollout:
 
     def _truncate(self, text: str) -> str:
         return truncate(self._config, self._renderer, text)
-
-
-async def _refuse_to_ask(role: str, message: str) -> str:
-    raise AssertionError(f"a tool of ToolOrchestra asks no role, but {role} was asked")

@@ -178,13 +178,15 @@ class ToolOrchestra(Method):
             await self.environments.close()
 
 
-def build(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> ToolOrchestra:
-    return ToolOrchestra(recipe, tokenizer)
-
-
 LEFT_OUT = {"tokens_cut": "tokens at the beginning of the question; toolorchestra.budget.total is too small for it"}
 
 SPEC = MethodSpec(
-    "toolorchestra", ToolOrchestraRecipe, PRESETS, build, short_answers=False, regrade=regrade, left_out=LEFT_OUT
+    "toolorchestra",
+    ToolOrchestraRecipe,
+    PRESETS,
+    ToolOrchestra,
+    short_answers=False,
+    regrade=regrade,
+    left_out=LEFT_OUT,
 )
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -7,15 +7,11 @@ and a quarter of GSM8K's prompts. Each prompt comes once for each of the PRICES 
 
 Most prompts are answered right by both models or by neither. They teach only that a call costs something, so a share of
 them is enough in training; a test has them all.
-
-One subject is broken in the published data and left out: GPT-4 is right in 3 % of high_school_mathematics, Mixtral in
-32 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,53 +22,46 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.routing import route_messages
 from core.data import DataError, read_records, read_tasks, write_jsonl
-from core.data.splits import Split, drop_overlaps
+from core.data.splits import Split, draw_place, drop_overlaps
+from core.options import show_errors
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Task
 from core.worlds import SPLITS, Example, World
 
 FOLDS = 4
-BROKEN = "mmlu_high_school_mathematics"
 GSM8K = "gsm8k"
 DEV_SUBJECTS = 3
 PRICES: Mapping[float, str] = {0.05: "very cheap", 0.15: "cheap", 0.3: "expensive", 0.5: "very expensive"}
 """Maps what a strong call costs, in right answers, to its words."""
 
+FIELDS = {"question": str, "kind": str, "weak": bool, "strong": bool}
+
 Records = Sequence[Mapping[str, Any]]
 
 
 def read_routes(path: Path) -> list[dict[str, Any]]:
-    """Read the records that can be used, each with set, prompt, weak and strong, and say what is left out.
+    """Read the tasks of `tokentrue data download routellm` as records with set, prompt, weak and strong, each once.
 
-    `path` is a file of such records, or the folder with the tasks of `tokentrue data download routellm`, whose own
-    splits are put together: a fold makes others.
+    `path` is a file, or the folder, whose own splits are put together: a fold makes others.
 
     Raises:
-        DataError: a record lacks a field, or the folder is empty.
+        DataError: a task lacks a field, or the folder is empty.
     """
     records: list[dict[str, Any]] = []
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
-        for location, record in read_records(file):
-            known = {**record, **record.get("metadata", {})}
-            found = {
-                "set": known.get("set", known.get("kind")),
-                "prompt": known.get("prompt", known.get("question")),
-                "weak": known.get("weak"),
-                "strong": known.get("strong"),
-            }
-            for name, kind in {"set": str, "prompt": str, "weak": bool, "strong": bool}.items():
-                if not isinstance(found[name], kind):
-                    raise location.error(
-                        name, f"must be a {kind.__name__}", "download it: tokentrue data download routellm"
-                    )
-            records.append(found)
+        for location, task in read_records(file):
+            known = {**task, **task.get("metadata", {})}
+            for name, kind in FIELDS.items():
+                if not isinstance(known.get(name), kind):
+                    fix = "download it: tokentrue data download routellm"
+                    raise location.error(name, f"must be a {kind.__name__}", fix)
+            prompt, subject, weak, strong = (known[name] for name in FIELDS)
+            records.append({"set": subject, "prompt": prompt, "weak": weak, "strong": strong})
     if not records:
         raise DataError(f"{path}: no records. Fix: download them: tokentrue data download routellm")
-    kept = [record for record in records if record["set"] != BROKEN]
-    unique = list({record["prompt"]: record for record in reversed(kept)}.values())[::-1]
-    tell(f"{path}: left out: a prompt of {BROKEN}, whose published outcomes are broken", len(records) - len(kept))
-    tell(f"{path}: left out: a prompt that is there twice", len(kept) - len(unique))
+    unique = list({record["prompt"]: record for record in reversed(records)}.values())[::-1]
+    tell(f"{path}: left out: a prompt that is there twice", len(records) - len(unique))
     return unique
 
 
@@ -89,10 +78,8 @@ def split_routes(records: Records, fold: int) -> dict[str, list[Mapping[str, Any
     dev = set([subject for subject in subjects if subject not in test][:DEV_SUBJECTS])
     parts: dict[str, list[Mapping[str, Any]]] = {split: [] for split in SPLITS}
     for record in records:
-        if record["set"] == GSM8K:
-            held_out = hashlib.sha256(record["prompt"].encode()).digest()[0] % FOLDS == fold
-        else:
-            held_out = record["set"] in test
+        of_gsm8k = record["set"] == GSM8K
+        held_out = draw_place(record["prompt"], FOLDS) == fold if of_gsm8k else record["set"] in test
         parts["test" if held_out else "dev" if record["set"] in dev else "train"].append(record)
     return drop_copies(parts)
 
@@ -101,8 +88,8 @@ def drop_copies(parts: Mapping[str, Records]) -> dict[str, list[Mapping[str, Any
     """Drop what overlaps with a later part of train, dev and test (core/data/splits.py), and tell how many."""
     names: dict[str, Split] = {"train": "train", "dev": "eval", "test": "test"}
     tasks = {
-        names[part]: [Task(str(i), record["prompt"], ("",)) for i, record in enumerate(parts.get(part, ()))]
-        for part in names
+        names[part]: [Task(str(i), record["prompt"], ("",)) for i, record in enumerate(records)]
+        for part, records in parts.items()
     }
     told: Counter[str] = Counter()
     kept = drop_overlaps(tasks, told)
@@ -130,14 +117,8 @@ def make_task(record: Mapping[str, Any], name: str, price: float) -> Task:
     right, cost = {model: record[model] for model in ("weak", "strong")}, {"weak": 0.0, "strong": price}
     best = max(right, key=lambda model: right[model] - cost[model])
     wish = f"A right answer is worth 1. Asking strong costs {price:g}, which is {PRICES[price]}; weak is free."
-    metadata = {
-        "category": "route",
-        "set": record["set"],
-        "price": f"{price:g}",
-        "instruction": wish,
-        "right": right,
-        "cost": cost,
-    }
+    metadata = {"category": "route", "set": record["set"], "price": f"{price:g}"}
+    metadata |= {"instruction": wish, "right": right, "cost": cost}
     return Task(f"{name}-{price:g}", record["prompt"], (best,), metadata=metadata)
 
 
@@ -164,13 +145,10 @@ def encode(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, task: Task, choice
 WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
 
 
+@show_errors(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        records = split_routes(read_routes(options.data), options.fold)[options.split]
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    records = split_routes(read_routes(options.data), options.fold)[options.split]
     if options.split == "train":
         records = draw_agreeing(records, options.agreeing)
     tasks = list(make_tasks(records, options.split))

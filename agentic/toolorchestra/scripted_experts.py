@@ -26,7 +26,7 @@ from random import Random
 from aiohttp import web
 from pydantic import BaseModel, Field, ValidationError
 
-from core.serving import ListenError, add_key_option, describe_invalid, make_app, read_api_key
+from core.serving import ListenError, add_address_options, describe_invalid, make_app, read_api_key
 
 ATTRIBUTES = ("price", "weight", "length", "width", "age", "speed", "rank", "score")
 THINGS = tuple(
@@ -164,9 +164,7 @@ def count_tokens(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Serve the tiny preset's experts.")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=30001)
-    add_key_option(parser)
+    add_address_options(parser, 30001)
     options = parser.parse_args(arguments)
     try:
         service = make_service(read_api_key(options.host, options.api_key_file))

@@ -133,11 +133,7 @@ PREFERENCES: Mapping[str, Preference] = {
             f"I want an answer of {OWN}.",
             f"{OWN} is my favourite.",
         ),
-        (
-            f"I want you to use {OWN}.",
-            f"Leave the answer to our own {OWN}.",
-            f"{OWN} matters most to me.",
-        ),
+        (f"I want you to use {OWN}.", f"Leave the answer to our own {OWN}.", f"{OWN} matters most to me."),
     ),
 }
 BEST: Mapping[str, Mapping[str, Route]] = {

@@ -64,11 +64,7 @@ class AimePlan(EvalPlan):
 
 def prepare(options: argparse.Namespace) -> AimePlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
-    named = {
-        "single": options.untrained or options.model,
-        "agent-untrained": options.untrained,
-        "agent": options.model,
-    }
+    named = {"single": options.untrained or options.model, "agent-untrained": options.untrained, "agent": options.model}
     variants = options.variants or [variant for variant in VARIANTS if named[variant] is not None]
     check_untrained("agent-untrained", variants, options)
     for variant in variants:
@@ -180,7 +176,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = make_evaluator_parser(
         "aime",
         __doc__,
-        *("context", "kv_tokens", "retry_failed"),
+        *("published_as", "context", "kv_tokens", "retry_failed"),
         model={"required": True, "help": "the model evaluated"},
         untrained={"help": "the model it started from"},
         preset={"default": "paper", "help": "of the agent"},
@@ -199,7 +195,6 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="completion tokens of one call (default: 4096, or 2048 with the preset published)",
     )
-    own.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     own.add_argument("--seed", type=seed, default=0)
     return parser
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.data.sets import join_sentences
 from core.data import DataError, read_records
 from core.data.files import write_records
 from core.options import show_errors
@@ -39,8 +40,7 @@ def read_passages(folder: Path) -> Iterator[str]:
             if not paragraphs:
                 raise location.error("metadata.paragraphs", "is missing", "take a set of questions over paragraphs")
             for paragraph in paragraphs:
-                text = " ".join(sentence.strip() for sentence in paragraph["sentences"])
-                yield f"{paragraph['title']}\n{text}"
+                yield f"{paragraph['title']}\n{join_sentences(paragraph['sentences'])}"
 
 
 def make_parser() -> argparse.ArgumentParser:

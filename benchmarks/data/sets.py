@@ -16,7 +16,6 @@ sha256 decides, and likewise that of the subject's decides for routellm. core/da
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from benchmarks.ruler.documents import number_documents
 from core.data.files import DataError, SourceLocation, read_records
 from core.data.git_files import check_out
 from core.data.sets import GITHUB, fetch_hub_file
-from core.data.splits import Split, draw_split, drop_overlaps
+from core.data.splits import Split, draw_place, draw_split, drop_overlaps
 from core.data.tasks import convert_records
 from core.rewards.answers import find_box
 from core.types import Task
@@ -114,10 +113,7 @@ def _read_hub(benchmark: Benchmark, scratch: Path) -> Iterator[tuple[str, Locate
     for hub, published in benchmark.hub:
         if hub.startswith(GITHUB):
             repository, _, commit = hub.partition("@")
-            try:
-                check_out(f"https://{repository}", commit, benchmark.files, scratch)
-            except RuntimeError as error:
-                raise DataError(f"{hub}: cannot be fetched ({error}). Fix: clone it, and give --from FOLDER.") from None
+            check_out(f"https://{repository}", commit, benchmark.files, scratch)
             yield from _read_files(hub, benchmark, scratch)
             continue
         owner, _, file = hub.partition(":")
@@ -170,7 +166,7 @@ def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]
         for place, chosen in gold.items():
             title, sentences = paragraphs[place or 0]
             found = [sentence for n, sentence in enumerate(sentences) if n in chosen]
-            needles.append({"key": title, "value": _join(found or sentences)})
+            needles.append({"key": title, "value": join_sentences(found or sentences)})
         answers = (record["answer"], *(record.get("answers") or ()), *(record.get("answer_aliases") or ()))
         task_id = str(record.get("id") or record.get("_id") or f"{prefix}-{number}")
         metadata = {
@@ -178,11 +174,11 @@ def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]
             "paragraphs": [{"title": title, "sentences": list(texts)} for title, texts in paragraphs],
             "needles": needles,
         }
-        context, _ = number_documents([f"{title}\n{_join(sentences)}" for title, sentences in paragraphs])
+        context, _ = number_documents([f"{title}\n{join_sentences(sentences)}" for title, sentences in paragraphs])
         yield Task(task_id, record["question"], tuple(dict.fromkeys(answers)), context, metadata)
 
 
-def _join(sentences: Iterable[str]) -> str:
+def join_sentences(sentences: Iterable[str]) -> str:
     return " ".join(sentence.strip() for sentence in sentences)
 
 
@@ -237,7 +233,7 @@ def convert_routellm(prefix: str, records: Iterable[Located], told: Counter[str]
 
 def choose_by_subject(task: Task) -> Split:
     """Keep a quarter of the subjects out of training: those whose name's sha256 begins with a byte that 4 divides."""
-    return "train" if hashlib.sha256(task.metadata["kind"].encode()).digest()[0] % 4 else "test"
+    return "train" if draw_place(task.metadata["kind"], 4) else "test"
 
 
 TRAIN_TEST: Mapping[str, Split | None] = {"train": "train", "test": "test"}

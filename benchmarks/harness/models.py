@@ -110,11 +110,10 @@ class EvalModels:
             max_prefill_tokens=self.recipe.inference.max_prefill_tokens,
             decode=self.tokenizer(model).decode,
         )
-        embedded = EmbeddedPolicy(engine)
         try:
-            yield embedded
+            async with EmbeddedPolicy(engine) as embedded:
+                yield embedded
         finally:
-            await embedded.close()
             engine.release_cache()
 
     def _network(self, model: str) -> CausalLM:

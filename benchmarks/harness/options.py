@@ -21,19 +21,13 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "run": {"type": Path, "metavar": "RUN_DIR", "help": "a training run: its seeds, its recipe, its folder"},
         "model": {"metavar": "ID_OR_PATH", "help": "a model by folder or hub id"},
         "untrained": {"metavar": "ID_OR_PATH", "help": "the model it started from: the variant `untrained`"},
-        "policy_url": {
-            "metavar": "URL",
-            "help": "a server that holds --model (SGLang, ours; vllm+URL: vLLM)",
-        },
+        "policy_url": {"metavar": "URL", "help": "a server that holds --model (SGLang, ours; vllm+URL: vLLM)"},
         "policy_key_file": {"type": Path, "metavar": "FILE", "help": "holds the API key of that server"},
         "serve": {"choices": get_args(Backend), "help": "start a server for --model, and stop it at the end"},
         "serve_args": {"default": "", "metavar": "ARGS", "help": 'for that server, such as --serve-args="--tp 2"'},
-        "serve_python": {
-            "default": sys.executable,
-            "metavar": "PYTHON",
-            "help": "of the server's environment",
-        },
+        "serve_python": {"default": sys.executable, "metavar": "PYTHON", "help": "of the server's environment"},
         "preset": {"help": "recipe of --model (default: paper)"},
+        "published_as": {"metavar": "NAME", "help": "the published model that --model stands for"},
         "set": {"dest": "overrides", "action": "append", "default": [], "metavar": "KEY=VALUE"},
         "context": {"type": positive, "metavar": "TOKENS", "help": "the models' context, if not config.json's"},
         "out": {"type": Path, "metavar": "DIR", "help": "folder of the results (default: one in runs/)"},
@@ -51,7 +45,7 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "threads": {"type": positive, "metavar": "N", "help": "of PyTorch"},
     },
 }
-RARE = {"run", "untrained", "context", "seeds", "retry_failed", "kv_tokens"}
+RARE = {"run", "untrained", "published_as", "context", "seeds", "retry_failed", "kv_tokens"}
 """Options that an evaluator has only if it names them."""
 
 

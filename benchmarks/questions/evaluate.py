@@ -114,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = make_evaluator_parser(
         "questions",
         __doc__,
-        *("context", "kv_tokens", "seeds", "retry_failed"),
+        *("published_as", "context", "kv_tokens", "seeds", "retry_failed"),
         model={"required": True, "help": "the orchestrator"},
         preset={"default": "published", "help": "recipe of experts and their models (default: published)"},
         variants={"choices": ("trained",), "metavar": None},
@@ -127,7 +127,6 @@ def make_parser() -> argparse.ArgumentParser:
     own = parser.add_argument_group("questions")
     own.add_argument("--protocol", choices=tuple(DATA), required=True, help="whose prompts and limits")
     own.add_argument("--data", metavar="FILE", help="the questions (default: data/PROTOCOL.jsonl)")
-    own.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     return parser
 
 

@@ -135,13 +135,7 @@ def shown_tools(released: Released, has_documents: bool) -> list[Mapping[str, An
 
 def find_family(model: str) -> str:
     """Return what decides over an expert's prompt: gpt, llama, coder, math or qwen3. Raises ValueError."""
-    names = {
-        "gpt-5": "gpt",
-        "llama-3.3": "llama",
-        "qwen2.5-coder": "coder",
-        "qwen2.5-math": "math",
-        "qwen3": "qwen3",
-    }
+    names = {"gpt-5": "gpt", "llama-3.3": "llama", "qwen2.5-coder": "coder", "qwen2.5-math": "math", "qwen3": "qwen3"}
     found = [family for name, family in names.items() if name in model.lower()]
     if not found:
         raise ValueError(f"the released evaluation has no prompt for the model {model}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -37,10 +37,6 @@ Prompts = Sequence[Mapping[str, Any]]
 
 def gains(prompts: Prompts) -> Numbers:
     return np.array([float(p["strong"]) - float(p["weak"]) for p in prompts])
-
-
-def score_by_length(train: Prompts, test: Prompts) -> Numbers:
-    return np.array([float(len(p["prompt"])) for p in test])
 
 
 def score_by_subject(train: Prompts, test: Prompts) -> Numbers:
@@ -102,18 +98,10 @@ def weigh_words(
     return rows, columns, values / np.sqrt(add_up(rows, values**2, len(texts)))[rows]
 
 
-def score_at_random(train: Prompts, test: Prompts) -> Numbers:
-    return np.zeros(len(test))
-
-
-def score_by_outcome(train: Prompts, test: Prompts) -> Numbers:
-    return gains(test)
-
-
-BASELINES = {
-    "random": score_at_random,
-    "length": score_by_length,
+BASELINES: Mapping[str, Callable[[Prompts, Prompts], Numbers]] = {
+    "random": lambda train, test: np.zeros(len(test)),
+    "length": lambda train, test: np.array([float(len(p["prompt"])) for p in test]),
     "subject": score_by_subject,
     "ridge": score_by_ridge,
-    "oracle": score_by_outcome,
+    "oracle": lambda train, test: gains(test),
 }

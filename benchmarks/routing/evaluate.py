@@ -81,7 +81,8 @@ PARTS = ("train", "test")
 def split_at_random(records: Prompts, fold: int) -> dict[str, list[Mapping[str, Any]]]:
     """Return three quarters of the prompts as train and one as test, of every subject some in both."""
     mixed = Random(0).sample(records, len(records))
-    return drop_copies({"train": [r for i, r in enumerate(mixed) if i % FOLDS != fold], "test": mixed[fold::FOLDS]})
+    train = [record for i, record in enumerate(mixed) if i % FOLDS != fold]
+    return drop_copies({"train": train, "dev": [], "test": mixed[fold::FOLDS]})
 
 
 def measure_routers(
@@ -156,11 +157,9 @@ def mean(values: Sequence[float | None]) -> float:
 
 def write_table(name: str, rows: Mapping[str, Sequence[Measured]], options: argparse.Namespace) -> str:
     """Return the table of one set: our rows, then the published ones."""
-    kept = (
-        "prompts kept out at random"
-        if options.split == "random"
-        else ("prompts kept out" if name == GSM8K else "subjects kept out")
-    )
+    kept = "subjects kept out" if name == "mmlu" else "prompts kept out"
+    if options.split == "random":
+        kept = "prompts kept out at random"
     lines = [f"{name}: {kept}, folds {', '.join(map(str, options.folds))}; in brackets the 95 % interval", "", HEAD]
     reference = average(rows[REFERENCE])
     for router, measured in rows.items():

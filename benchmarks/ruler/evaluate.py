@@ -297,7 +297,7 @@ def question_id(task: Task) -> str:
 
 
 def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: bool, tiny: bool) -> list[EvalData]:
-    """Raises EvaluationError or DataError, naming the option or the file."""
+    """Raises EvaluationError, naming the option or the file."""
     chosen = read_task_options(options)
     tasks = [name for word in options.task or () for name in (TEN_TASKS if word == AVERAGE else (word,))]
     try:
@@ -325,8 +325,6 @@ def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: boo
             )
             for task in tasks
         ]
-    except DataError:
-        raise
     except (ValueError, OSError) as error:
         raise EvaluationError(str(error)) from error
 
@@ -353,7 +351,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = make_evaluator_parser(
         "ruler",
         __doc__,
-        *("run", "untrained", "context", "seeds", "kv_tokens"),
+        *("run", "untrained", "published_as", "context", "seeds", "kv_tokens"),
         preset={"help": "how MemAgent reads (default: paper)"},
         variants={"choices": VARIANTS, "metavar": None},
         tasks={"help": "tasks per length (default: 32; of a file, all)"},
@@ -386,7 +384,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="full-context: tokens of the prompt, which loses its middle, and of the answer (default: all that fits; "
         f"with the preset published {WINDOW.prompt_tokens} {WINDOW.answer_tokens})",
     )
-    data.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     add_task_options(data)
     return parser
 

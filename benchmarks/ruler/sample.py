@@ -4,7 +4,7 @@ Promise: a sample depends on (task, split, seed, index) alone, so any sample can
 hidden, where (as a share of the document) and what is asked stay the same at every length.
 
 MemAgent's separation: `Task.question` holds instruction and question, `Task.context` the haystack alone.
-`ruler_prompt` joins them again in RULER's own order, for models that read the whole document at once.
+Its metadata has what RULER puts before and after the haystack, for models that read the whole document at once.
 """
 
 from __future__ import annotations
@@ -119,12 +119,3 @@ def to_task(family: TaskFamily, key: SampleKey, draft: Draft, *, units: int, tok
             **draft.extra,
         },
     )
-
-
-def ruler_prompt(task: Task) -> str:
-    """Return the whole document in one prompt, as RULER lays it out, with its answer prefix."""
-    try:
-        before, after, prefix = (task.metadata[name] for name in ("before", "after", "answer_prefix"))
-    except KeyError as missing:
-        raise ValueError(f"task {task.task_id!r} was not made by benchmarks.ruler: metadata lacks {missing}") from None
-    return before + task.context + after + prefix

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, Style
@@ -63,36 +62,8 @@ class Window:
     answer_tokens: int
 
 
-class Reader(Method, Protocol):
-    """A method whose preparation can be done before the clock starts."""
-
-    read_answer: ReadAnswer
-    """Finds the answer in the last response."""
-
-    def prepare(self, tasks: Sequence[Task]) -> None:
-        """Tokenize the documents of the cell."""
-        ...
-
-    def context(self, tasks: Sequence[Task]) -> int:
-        """Return the tokens of the longest call, prompt and completion, of these prepared tasks."""
-        ...
-
-    def calls(self, task: Task) -> int:
-        """Return how many calls of the policy this prepared task will take."""
-        ...
-
-
-def make_reader(variant: str, config: MemAgentSection, tokenizer: Tokenizer, window: Window | None = None) -> Reader:
-    """Return the reader of one of VARIANTS. `window` is that of full-context."""
-    if variant not in VARIANTS:
-        raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
-    if variant == "full-context":
-        return WholeDocument(config, tokenizer) if window is None else CutDocument(config, tokenizer, window)
-    return EmptyDocument(config, tokenizer) if variant == "empty-document" else ChunkByChunk(config, tokenizer)
-
-
 class ChunkByChunk(MemAgent):
-    """Runs MemAgent on documents that were split ahead of time."""
+    """Runs MemAgent on documents that were split ahead of time, before the clock starts."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
         super().__init__(config, tokenizer)
@@ -100,6 +71,7 @@ class ChunkByChunk(MemAgent):
         self._split: dict[str, tuple[list[Ids], int]] = {}
 
     def prepare(self, tasks: Sequence[Task]) -> None:
+        """Tokenize the documents of the cell."""
         self._split = {}
         for task in tasks:
             try:
@@ -111,6 +83,7 @@ class ChunkByChunk(MemAgent):
         return self._split[task.task_id] if task.task_id in self._split else super().sections(task)
 
     def context(self, tasks: Sequence[Task]) -> int:
+        """Return the tokens of the longest call, prompt and completion, of these prepared tasks."""
         problem = max(len(encode_text(self.tokenizer, task.question)) for task in tasks)
         section = max((len(ids) for chunks, _ in self._split.values() for ids in chunks), default=0)
         memory = max(self.config.max_memory_tokens, len(self.empty_memory))
@@ -118,6 +91,7 @@ class ChunkByChunk(MemAgent):
         return max(update, self.final.length + problem + memory + self.config.max_final_tokens)
 
     def calls(self, task: Task) -> int:
+        """Return how many calls of the policy this prepared task will take."""
         return len(self._split[task.task_id][0]) + 1 if task.task_id in self._split else 0
 
 
@@ -128,7 +102,7 @@ class EmptyDocument(ChunkByChunk):
         self._split = {task.task_id: ([()], 0) for task in tasks}
 
 
-class WholeDocument(Reader):
+class WholeDocument(Method):
     """Asks with the document in one prompt."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
@@ -136,7 +110,7 @@ class WholeDocument(Reader):
         self.new_tokens = config.max_final_tokens
         self.answer_format = config.answer_format
         boxed = config.answer_format == "boxed"
-        self.read_answer = box_or_all if boxed else extract_the_answer_is
+        self.read_answer: ReadAnswer = box_or_all if boxed else extract_the_answer_is
         self.message = _WHOLE[config.prompt_style] if boxed else WHOLE_THE_ANSWER_IS
         self.template = TokenTemplate(tokenizer, self.message, slots=("problem", "section"))
         self._documents: dict[str, Ids] = {}
@@ -188,6 +162,18 @@ class CutDocument(WholeDocument):
 
     def prompt(self, task: Task) -> Ids:
         return self.template.render(message=self._messages[task.task_id])
+
+
+Reader = ChunkByChunk | WholeDocument
+
+
+def make_reader(variant: str, config: MemAgentSection, tokenizer: Tokenizer, window: Window | None = None) -> Reader:
+    """Return the reader of one of VARIANTS. `window` is that of full-context."""
+    if variant not in VARIANTS:
+        raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
+    if variant == "full-context":
+        return WholeDocument(config, tokenizer) if window is None else CutDocument(config, tokenizer, window)
+    return EmptyDocument(config, tokenizer) if variant == "empty-document" else ChunkByChunk(config, tokenizer)
 
 
 def cut_middle(ids: Ids, limit: int) -> Ids:

@@ -13,12 +13,7 @@ from typing import Any
 from benchmarks.speed.engines import EmbeddedSide
 from benchmarks.speed.measure import Stopwatch, Timing, align_columns, ratio
 from benchmarks.speed.trl_side import run_trl
-from benchmarks.speed.workload import (
-    GenerationRequest,
-    GenerationSample,
-    grade,
-    make_step_requests,
-)
+from benchmarks.speed.workload import GenerationRequest, GenerationSample, grade, make_step_requests
 from core.algorithms.advantages import group_advantages
 from core.config import OptimizerSection
 from core.engine import CausalLM, weights

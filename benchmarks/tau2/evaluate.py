@@ -241,7 +241,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = make_evaluator_parser(
         "tau2",
         __doc__,
-        *("kv_tokens", "retry_failed"),
+        *("published_as", "kv_tokens", "retry_failed"),
         model={"help": "the orchestrator"},
         context={"help": "its context, if not config.json's"},
         preset={"default": "paper", "help": "recipe of experts and their models (default: paper)"},
@@ -262,7 +262,6 @@ def make_parser() -> argparse.ArgumentParser:
     tau2.add_argument("--processes", type=positive, default=2, help="of tau2, which play and grade (default: 2)")
     tau2.add_argument("--max-steps", type=positive, default=200)
     tau2.add_argument("--max-errors", type=positive, default=10)
-    tau2.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     return parser
 
 

@@ -47,7 +47,7 @@ def keep_most_different(rewards: Sequence[float | None], count: int) -> list[flo
     """Return the rewards, with None for all but the `count` rollouts whose rewards have the largest variance.
 
     They are some of the highest and some of the lowest rewards: the max-variance down-sampling of PODS (arXiv
-    2504.13818, section 3.2), which then normalises over the kept rollouts.
+    2504.13818). The advantages are then those among the kept rollouts.
     """
     valid = {index: reward for index, reward in enumerate(rewards) if reward is not None}
     if len(valid) <= count:

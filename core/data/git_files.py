@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from core.data.files import DataError
 
-def check_out(repository: str, commit: str, paths: Iterable[str], folder: Path) -> None:
+
+def check_out(repository: str, commit: str, paths: Collection[str], folder: Path) -> None:
     """Write the files or folders `paths` of a repository into `folder`, by a sparse, shallow checkout.
 
     Raises:
-        RuntimeError: git is missing or failed, such as without a network.
+        DataError: git is missing or failed, such as without a network.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for command in (
@@ -23,11 +25,13 @@ def check_out(repository: str, commit: str, paths: Iterable[str], folder: Path) 
         ["-c", "advice.detachedHead=false", "-c", "core.autocrlf=false", "checkout", "--quiet", "FETCH_HEAD"],
     ):
         try:
-            done = subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True)
-        except FileNotFoundError:
-            raise RuntimeError("git is not installed") from None
-        if done.returncode:
-            raise RuntimeError(f"git {command[0]}: {' '.join(done.stderr.split())}")
+            subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            problem = " ".join(str(getattr(error, "stderr", error)).split())
+            raise DataError(
+                f"{repository}: cannot be fetched ({problem}). Fix: check the network, or clone it elsewhere, with "
+                f"{', '.join(paths)} in it, and name that with --from PATH."
+            ) from None
 
 
 def hash_blob(content: bytes) -> str:

@@ -215,7 +215,7 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
             raise DataError(f"{name}: any number of passages will do. Fix: leave out the number of rows.")
         return [_write_passages(chosen, out / chosen.file, source)]
     if isinstance(chosen, GitFiles):
-        return [_copy_git_files(name, chosen, out / chosen.file, source, rows)]
+        return [_copy_git_files(chosen, out / chosen.file, source, rows)]
     origin = str(source or f"{chosen.hub} ({chosen.split})")
     if source is None and chosen.hub.startswith(GITHUB):
         raise DataError(f"{origin}: not on the hub. Fix: clone it with git-lfs, and name the file with --from.")
@@ -224,11 +224,9 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     tasks = [_check_task(chosen, task, origin) for task in read]
     _check_rows(origin, len(tasks), rows or chosen.rows)
     parts: dict[str, list[Task]] = {file: [] for file in (chosen.file, chosen.held_out) if file}
-    for task in tasks:
-        if task is not None:
-            parts[chosen.held_out if chosen.held_out and draw_split(task.question) == "eval" else chosen.file].append(
-                task
-            )
+    for task in filter(None, tasks):
+        held_out = draw_split(task.question) == "eval" and chosen.held_out
+        parts[held_out or chosen.file].append(task)
     for file, part in parts.items():
         write_jsonl(out / file, part)
         write_sha256(out / file)
@@ -281,17 +279,11 @@ def _copy_parquet(chosen: Parquet, path: Path, source: Path | None, rows: int | 
     return path
 
 
-def _copy_git_files(name: str, chosen: GitFiles, path: Path, source: Path | None, rows: int | None) -> Path:
+def _copy_git_files(chosen: GitFiles, path: Path, source: Path | None, rows: int | None) -> Path:
     is_folder = not path.suffix
     with TemporaryDirectory() as folder:
         if source is None:
-            try:
-                check_out(chosen.repository, chosen.commit, [chosen.path], Path(folder))
-            except RuntimeError as error:
-                raise DataError(
-                    f"{chosen.repository}: cannot be fetched ({error}). Fix: check the network, or bring {chosen.path} "
-                    f"of that repository and name it: tokentrue data download {name} --from PATH."
-                ) from None
+            check_out(chosen.repository, chosen.commit, [chosen.path], Path(folder))
         root = source or Path(folder)
         places = (root / chosen.path, root / Path(chosen.path).name, root)
         original = next((place for place in places if place.exists()), root)

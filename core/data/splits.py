@@ -21,9 +21,14 @@ Split = Literal["train", "eval", "test"]
 RUN_WORDS, COMMON = 13, 10
 
 
+def draw_place(text: str, places: int) -> int:
+    """Return one of so many places, from 0, by the first byte of a text's sha256."""
+    return hashlib.sha256(text.encode()).digest()[0] % places
+
+
 def draw_split(question: str) -> Split:
-    """Return the split of a question by the first byte of its sha256: one of 16 is for eval, two are for test."""
-    place = hashlib.sha256(question.encode()).digest()[0] % 16
+    """Return the split of a question: one of 16 is for eval, two are for test."""
+    place = draw_place(question, 16)
     return "eval" if place == 0 else "test" if place < 3 else "train"
 
 

@@ -349,10 +349,7 @@ class GatheredPages:
         queries = grouped_q.split([len(bias_NS) for _, bias_NS in self.parts])
         outputs = [
             F.scaled_dot_product_attention(
-                q,
-                keys[places_NS].transpose(1, 2),
-                values[places_NS].transpose(1, 2),
-                attn_mask=bias_NS[:, None, None],
+                q, keys[places_NS].transpose(1, 2), values[places_NS].transpose(1, 2), attn_mask=bias_NS[:, None, None]
             )
             for q, (places_NS, bias_NS) in zip(queries, self.parts, strict=True)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
@@ -86,6 +86,12 @@ class EmbeddedPolicy:
 
         self._do(call)
         return await future
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Stop the driver; calls that still wait fail as `unavailable`."""

@@ -23,9 +23,9 @@ from core.engine import weights, wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
-from core.options import Device, Port, argparse_type
+from core.options import Device, argparse_type
 from core.policy.sglang import ROUTING_HEADER
-from core.serving import add_key_option, listen, make_app, read_api_key
+from core.serving import add_address_options, listen, make_app, read_api_key
 from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.types import Sampling
 
@@ -253,9 +253,7 @@ def main(argv: list[str] | None = None) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue serve model", description="Serve a model on SGLang's wire.")
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=argparse_type(Port), default=30000, help="0 takes a free one")
-    add_key_option(parser)
+    add_address_options(parser, 30000)
     parser.add_argument("--weights-root", type=Path, metavar="DIR", help="new weights must lie below it")
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="float32", help="auto: what is fastest here"

@@ -22,6 +22,7 @@ from core.gateway.messages import (
     join_parts,
     refuse,
     show_failure,
+    write_event,
 )
 from core.text.tool_calls import ToolSchema
 
@@ -144,18 +145,18 @@ def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str
 def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterator[str]:
     """Yield the server-sent events of an answer."""
     head = {**_write_head(answer, request), "content": [], "stop_reason": None, "stop_sequence": None}
-    yield _write_event("message_start", message={**head, "usage": {**_write_usage(answer), "output_tokens": 0}})
+    yield write_event("message_start", message={**head, "usage": {**_write_usage(answer), "output_tokens": 0}})
     for index, block in enumerate(_write_blocks(answer)):
         begun, deltas = _split_block(block)
-        yield _write_event("content_block_start", index=index, content_block=begun)
+        yield write_event("content_block_start", index=index, content_block=begun)
         for delta in deltas:
-            yield _write_event("content_block_delta", index=index, delta=delta)
-        yield _write_event("content_block_stop", index=index)
+            yield write_event("content_block_delta", index=index, delta=delta)
+        yield write_event("content_block_stop", index=index)
     delta = {"stop_reason": stop_reason(answer), "stop_sequence": answer.stop_text}
-    yield _write_event(
+    yield write_event(
         "message_delta", delta=delta, usage={**_write_usage(answer), "output_tokens": len(answer.completion.token_ids)}
     )
-    yield _write_event("message_stop")
+    yield write_event("message_stop")
 
 
 def write_error(error: GatewayError) -> dict[str, Any]:
@@ -167,20 +168,11 @@ def write_error(error: GatewayError) -> dict[str, Any]:
 
 def write_error_event(error: GatewayError) -> str:
     """Return the event of an error in a stream that has begun."""
-    return _write_event("error", error=write_error(error)["error"])
-
-
-def _write_event(kind: str, **fields: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, ensure_ascii=False)}\n\n"
+    return write_event("error", error=write_error(error)["error"])
 
 
 def _write_head(answer: Answer, request: AgentRequest) -> dict[str, Any]:
-    return {
-        "id": answer.wire_id("msg"),
-        "type": "message",
-        "role": "assistant",
-        "model": request.model,
-    }
+    return {"id": answer.wire_id("msg"), "type": "message", "role": "assistant", "model": request.model}
 
 
 def _write_blocks(answer: Answer) -> list[dict[str, Any]]:

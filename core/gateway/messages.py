@@ -105,6 +105,11 @@ def refuse(path: str, message: str) -> GatewayError:
     return GatewayError(400, "bad_request", message, path)
 
 
+def write_event(kind: str, **fields: Any) -> str:
+    """Return a server-sent event that names its kind, as Anthropic's Messages and OpenAI's Responses have them."""
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, ensure_ascii=False)}\n\n"
+
+
 def show_failure(text: str) -> str:
     """Return the result of a tool that failed as the model sees it. No chat template has a field that says so."""
     return text if text.lstrip().lower().startswith("error") else f"Error: {text}"

@@ -6,15 +6,14 @@ answer until it is finished, so `previous_response_id` works whatever `store` sa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 from core.gateway import openai_chat
 from core.gateway.bodies import FORCED, MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, join_parts, refuse
+from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, join_parts, refuse, write_event
 from core.gateway.openai_chat import PING, ROLES, write_usage
 from core.text.tool_calls import ToolSchema
 
@@ -170,13 +169,10 @@ def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str
 
 def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterator[str]:
     """Yield the server-sent events of an answer."""
-    sequence = 0
+    numbers = count()
 
     def event(kind: str, **fields: Any) -> str:
-        nonlocal sequence
-        data = {"type": kind, "sequence_number": sequence, **fields}
-        sequence += 1
-        return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+        return write_event(kind, sequence_number=next(numbers), **fields)
 
     begun = {**_write_head(answer, request, created), "status": "in_progress", "output": [], "usage": None}
     yield event("response.created", response={**begun, "incomplete_details": None})
@@ -215,11 +211,8 @@ def write_error_event(error: GatewayError) -> str:
     """Return the events of an error in a stream that has begun: SDKs read the first one, and Codex the second."""
     told = write_error(error)["error"]
     failed = {"object": "response", "status": "failed", "error": {"code": told["code"], "message": told["message"]}}
-    first = {"type": "error", "sequence_number": 0, "error": told, **{name: told[name] for name in _TOLD}}
-    second = {"type": "response.failed", "sequence_number": 1, "response": {"id": "", "output": [], **failed}}
-    return "".join(
-        f"event: {each['type']}\ndata: {json.dumps(each, ensure_ascii=False)}\n\n" for each in (first, second)
-    )
+    first = write_event("error", sequence_number=0, error=told, **{name: told[name] for name in _TOLD})
+    return first + write_event("response.failed", sequence_number=1, response={"id": "", "output": [], **failed})
 
 
 def _write_head(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:

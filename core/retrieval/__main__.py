@@ -25,14 +25,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from core.options import Device, Port, argparse_type
+from core.options import Device, argparse_type
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
 from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, Retriever, move_to_gpu
 from core.retrieval.index_folder import open_retriever
 from core.retrieval.server import MAX_QUERIES, RetrievalServer, TopK, Wire
-from core.serving import add_key_option, listen, read_api_key
+from core.serving import add_address_options, listen, read_api_key
 
 _LINE_EVERY_S = 10.0
 
@@ -63,9 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue serve retrieval", description="Serve passages of a corpus.")
     parser.add_argument("--corpus", type=Path, required=True, help='JSON lines of {"id", "contents"}')
     parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=argparse_type(Port), default=8000, help="0 takes a free one")
-    add_key_option(parser)
+    add_address_options(parser, 8000)
     parser.add_argument(
         "--encoder",
         default="hashing",

@@ -18,15 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import Encoder, Vectors
-from core.retrieval.index import (
-    FlatOptions,
-    IndexFileError,
-    IndexOptions,
-    Progress,
-    Retriever,
-    build_index,
-    load_index,
-)
+from core.retrieval.index import FlatOptions, IndexFileError, IndexOptions, Progress, Retriever, build_index, load_index
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 _PROBE = "The river that runs through the old town of Bamberg in Bavaria is called Regnitz."
@@ -136,8 +128,7 @@ def _write(index: Any, path: Path) -> None:
 
 def _encode_probe(encoder: Encoder) -> Vectors:
     """Encode a fixed text: [dimension]."""
-    vector: Vectors = encoder.encode([_PROBE], "passage")[0]
-    return vector
+    return encoder.encode([_PROBE], "passage")[0]
 
 
 def _check_manifest(folder: Path, corpus: Corpus, encoder: Encoder, options: IndexOptions) -> None:

@@ -37,8 +37,7 @@ class SearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     queries: Annotated[
-        list[Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS)]],
-        Field(min_length=1, max_length=MAX_QUERIES),
+        list[Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS)]], Field(min_length=1, max_length=MAX_QUERIES)
     ]
     topk: TopK | None = None
     return_scores: bool = False

@@ -1,14 +1,15 @@
-"""Lets a policy call tools in the form that its own chat template teaches, and read their results there."""
+"""Reads a policy's replies in one of a method's formats; one of them is the form that its own chat template teaches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from core.options import RecipeError
 from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
 from core.text.conversation import Renderer
-from core.text.tokenizer import Ids, Tokenizer
+from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.text.tool_calls import ToolSchema, check_call
 
 
@@ -20,30 +21,50 @@ def need_format(key: str, tokenizer: Tokenizer) -> CallFormat:
     call_format = detect_format(tokenizer)
     if call_format is None:
         raise RecipeError(
-            f"{key} is calls, and the model's chat template shows no tool calls in a known way; take another format, "
-            "or a model whose template does"
+            f"{key} is calls, and the model's chat template shows no tool calls in a known way; set {key} to another "
+            "format, or take a model whose template does"
         )
     return call_format
 
 
-class TemplateCalls:
-    """Reads the calls in a policy's replies, and renders what the tools answered."""
+class TurnFormat:
+    """Reads the replies of a policy, and encodes what it is shown between them."""
 
-    def __init__(self, key: str, renderer: Renderer, tools: Sequence[ToolSchema]):
-        """Take the tools that there are. Raises RecipeError as `need_format`."""
-        self._renderer = renderer
-        self._schemas = tuple(tools)
-        self._format = need_format(key, renderer.tokenizer)
-        self.tools = [tool.to_openai() for tool in tools]
-        """Holds the tools as `Renderer.render` takes them."""
+    stop: tuple[str, ...] = ()
+    """Lists the texts at which a turn stops."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Holds the tools as `Renderer.render` takes them."""
 
-    def read(self, prompt: Ids, reply: Ids) -> Reply:
+    def __init__(self, renderer: Renderer):
+        self.renderer = renderer
+
+    def decode(self, reply: Ids) -> str:
+        return str(self.renderer.tokenizer.decode(reply, skip_special_tokens=True))
+
+    def encode(self, text: str) -> Ids:
+        return encode_text(self.renderer.tokenizer, text)
+
+
+class TemplateCalls(TurnFormat):
+    """Reads calls in the form that the chat template teaches, and renders what the tools answered."""
+
+    key: str
+    """Names the key of the recipe that asks for this format."""
+    schemas: Sequence[ToolSchema]
+
+    def __init__(self, renderer: Renderer):
+        """Raises RecipeError as `need_format`."""
+        super().__init__(renderer)
+        self._format = need_format(self.key, renderer.tokenizer)
+        self.tools = [tool.to_openai() for tool in self.schemas]
+
+    def read_calls(self, prompt: Ids, reply: Ids) -> Reply:
         """Read a reply to a prompt; one with a call that does not fit its tool has an error in place of calls."""
-        text = self._renderer.tokenizer.decode(self._renderer.sampled_message(reply, prompt).ids)
-        read = read_reply(text, self._format, self._schemas)
-        error = next((error for call in read.calls if (error := check_call(call, self._schemas))), None)
+        text = self.renderer.tokenizer.decode(self.renderer.sampled_message(reply, prompt).ids)
+        read = read_reply(text, self._format, self.schemas)
+        error = next((error for call in read.calls if (error := check_call(call, self.schemas))), None)
         return replace(read, calls=(), error=error) if error else read
 
-    def show(self, reply: Ids, *results: str) -> Ids:
+    def show_results(self, reply: Ids, results: Sequence[str]) -> Ids:
         """Return the ids that follow a reply: its results as messages of the tools, and the head of the next reply."""
-        return self._renderer.render_between(reply, *(self._renderer.message("tool", text) for text in results))
+        return self.renderer.render_between(reply, *(self.renderer.message("tool", text) for text in results))

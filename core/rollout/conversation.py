@@ -87,12 +87,7 @@ class Conversation:
         return completion
 
     async def _ask(
-        self,
-        messages: list[Message],
-        role: str,
-        max_new_tokens: int,
-        trained: bool,
-        sampling: Sampling | None = None,
+        self, messages: list[Message], role: str, max_new_tokens: int, trained: bool, sampling: Sampling | None = None
     ) -> Completion:
         """Sample the reply to `messages` and add it to them."""
         prompt = self._renderer.render(messages, self._tools)

@@ -63,10 +63,7 @@ class Sandbox:
     """
 
     def __init__(
-        self,
-        limits: SandboxLimits | None = None,
-        backend: Literal["auto"] | Backend = "auto",
-        slots: int | None = None,
+        self, limits: SandboxLimits | None = None, backend: Literal["auto"] | Backend = "auto", slots: int | None = None
     ):
         self.limits = limits or SandboxLimits()
         self.backend: Backend = _pick_backend() if backend == "auto" else _try_backend(backend)

@@ -36,11 +36,15 @@ class Interrupt(Exception):
     """Ends the step: no reply or result can be had, and the call is not to blame."""
 
 
+async def ask_nobody(role: str, message: str) -> str:
+    raise AssertionError(f"the tools of this method ask no role, but {role} was asked")
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """Holds what a tool may use of the rollout that calls it."""
 
-    ask: Callable[[str, str], Awaitable[str]]
+    ask: Callable[[str, str], Awaitable[str]] = ask_nobody
     """Sends a user's message to a role and returns the reply: (role, message) -> text.
     The rollout counts and records it. It may raise Interrupt, which a tool must not catch."""
 

@@ -186,11 +186,7 @@ def plan_memory(
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
-    items = [
-        _keep("process and libraries", process),
-        _keep("weights", kept),
-        _keep("reference", reference),
-    ]
+    items = [_keep("process and libraries", process), _keep("weights", kept), _keep("reference", reference)]
     if optimizer.cpu_offload and device == "cuda":
         # They leave for the machine's memory one by one; compiled layers return those of half a layer at once.
         items.append(MemoryItem("gradients", update=2 * max(sizes) * dtype.itemsize))
@@ -396,8 +392,7 @@ def _list_ladders(recipe: Recipe, context: int, can_offload: bool) -> Iterator[t
 def available_bytes(device: torch.device) -> int:
     """Return the memory that is free for a run: of the card on CUDA, else of the machine within its cgroup's limit."""
     if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(device)[0]
-        return free
+        return torch.cuda.mem_get_info(device)[0]
     return min([_free_bytes_of_machine(), *_free_bytes_of_cgroups()])
 
 

@@ -102,8 +102,7 @@ class AdamW8bit:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The groups of pieces, with the rate of the next step."""
-        groups: list[dict[str, Any]] = self._optimizer.param_groups
-        return groups
+        return self._optimizer.param_groups
 
     @property
     def states(self) -> list[dict[str, Tensor]]:

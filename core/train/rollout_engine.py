@@ -6,8 +6,6 @@ import asyncio
 import math
 import random
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import torch
@@ -51,8 +49,7 @@ def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Tokeni
         raise RecipeError(f"inference.{error}") from error
 
 
-@asynccontextmanager
-async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[EmbeddedPolicy]:
+def open_frozen_model(path: str, recipe: Recipe) -> EmbeddedPolicy:
     """Open a frozen model beside the trained one, with the recipe's engine settings, for a `with` block.
 
     Its context is the recipe's, or its own positions where they are fewer.
@@ -65,11 +62,7 @@ async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[Embedded
     if recipe.model.max_model_len:
         context = min(recipe.model.max_model_len, network.config.max_positions)
         recipe = replace_keys(recipe, {"model.max_model_len": context})
-    policy = EmbeddedPolicy(open_engine(recipe, network, folder, find_tokenizer(folder)))
-    try:
-        yield policy
-    finally:
-        await policy.close()
+    return EmbeddedPolicy(open_engine(recipe, network, folder, find_tokenizer(folder)))
 
 
 class EmbeddedRollouts:

@@ -59,9 +59,7 @@ def write_world(world: World, folder: Path, seed: int) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="tokentrue data world",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="tokentrue data world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("method", metavar="METHOD", help="a method with a world.py: a name in agentic/, or a folder")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="a folder, or with --split a file")

@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(r"tokentrue ((?:[^`;,).\n]|[.,](?=\S))+)")
 GROUPS = {name.split()[0] for name in tokentrue.COMMANDS}
 VALUES = {
-    "sets: name": "squad",
     "data: name": "essays",
     "command: name": "rejection",
     "evaluate: options.protocol": "frames",
@@ -80,7 +79,7 @@ def test_a_printed_command_is_taken(file: str, command: str, tmp_path: Path) -> 
 
 def test_the_commands_are_found() -> None:
     files = {file for file, _ in FOUND}
-    assert {"core/data/tasks.py", "core/data/sets.py", "benchmarks/table/data.py"} <= files
+    assert {"core/data/tasks.py", "benchmarks/table/data.py"} <= files
     assert len(FOUND) >= 12
 
 

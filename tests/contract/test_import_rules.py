@@ -24,7 +24,7 @@ scripts      -> agentic benchmarks config data engine gateway hub inspect option
                 text train training_options types worlds
 benchmarks   -> agentic agentic/world algorithms config data engine hub options policy report rewards
                 rollout runs sandbox seeds text train types worlds
-agentic/world -> agentic config data gateway policy rewards rollout runs seeds serving text types worlds
+agentic/world -> agentic config data gateway options policy rewards rollout runs seeds serving text types worlds
 agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data hub options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
@@ -43,6 +43,7 @@ policy       -> http_client types
 http_client  -> types
 algorithms   -> options types
 data         -> rewards types
+serving      -> options
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
@@ -53,7 +54,8 @@ train worlds
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
 WORLD_FILES = {
-    "facts", "gold", "hotpotqa", "laptop", "routellm", "scripted_experts", "scripted_roles", "test_rollout", "world",
+    "facts", "gold", "hotpotqa", "laptop", "mbpp", "routellm", "scripted_experts", "scripted_roles", "test_rollout",
+    "world",
 }  # fmt: skip
 """Names the modules of a method that serve its made-up world, or are no part of it."""
 

@@ -7,6 +7,7 @@ repository as files, the visible tests by name (FAIL_TO_PASS, PASS_TO_PASS), hid
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -97,6 +98,19 @@ def write_patch(path: str, before: str, after: str) -> str:
     """Return the change of one file as git's diff."""
     lines = unified_diff(before.splitlines(True), after.splitlines(True), f"a/{path}", f"b/{path}")
     return f"diff --git a/{path} b/{path}\n" + "".join(lines)
+
+
+def apply_patch(before: str, patch: str) -> str:
+    """Return the file that `write_patch` made a change of, with the change."""
+    lines, after, place = before.splitlines(True), list[str](), 0
+    for line in patch.splitlines(True)[3:]:
+        if hunk := re.match(r"@@ -(\d+)", line):
+            after += lines[place : int(hunk[1]) - 1]
+            place = int(hunk[1]) - 1
+            continue
+        after += [] if line.startswith("-") else [line[1:]]
+        place += not line.startswith("+")
+    return "".join(after + lines[place:])
 
 
 def _draw_modules(rng: Random, split: Split, size: Size, words: str) -> tuple[str, dict[str, list[MadeFunction]]]:

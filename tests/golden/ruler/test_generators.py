@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.ruler.fwe import FrequentWords
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import SampleKey, TaskFamily, ruler_prompt
+from benchmarks.ruler.sample import SampleKey, TaskFamily
 from benchmarks.ruler.tasks import NIAH_TASKS, make_family
 from core.types import Task
 from tests.golden.ruler import describe
@@ -18,6 +18,11 @@ from tests.golden.ruler.make_golden import as_squad
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "generators.json").read_text(encoding="utf-8"))
 COUNT = 40
+
+
+def ruler_prompt(task: Task) -> str:
+    """The whole document in one prompt, as RULER lays it out, with its answer prefix."""
+    return task.metadata["before"] + task.context + task.metadata["after"] + task.metadata["answer_prefix"]
 
 
 def family_kind(name: str) -> str:

@@ -55,7 +55,7 @@ def test_without_std_norm_the_reward_is_only_centred() -> None:
 @settings(deadline=None)
 @given(groups, st.integers(2, 8))
 def test_the_kept_rollouts_have_the_largest_variance_of_all_subsets(group: list[float | None], count: int) -> None:
-    """PODS, theorem 1: the best subset is one of the highest rewards and the lowest ones."""
+    """No other subset of that size has a larger variance than some of the highest rewards and some of the lowest."""
     kept = [r for r in keep_most_different(group, count) if r is not None]
     valid = [r for r in group if r is not None]
     assert len(kept) == min(count, len(valid))

@@ -23,7 +23,6 @@ CUT = Model(
     sha256=hashlib.sha256(b"".join(PARTS)).hexdigest(),
     total_bytes=23,
     part_bytes=10,
-    parts=[hashlib.sha256(part).hexdigest()[:16] for part in PARTS],
 )
 
 
@@ -41,7 +40,7 @@ def _wheels(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize(
     ("member", "named"),
-    [("other/model.gguf", "not the wheel"), (SMOLLM2.member, "has 22 bytes and sha256 .* expected 98,362,432 bytes")],
+    [("other/model.gguf", "not the wheel"), (SMOLLM2.member, "has 22 bytes, expected 98,362,432")],
 )
 def test_a_wheel_with_another_file_is_refused(
     member: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

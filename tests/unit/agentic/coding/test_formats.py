@@ -6,11 +6,14 @@ With `rewrite` a reply's last Python block is the new source file.
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
+from agentic.coding.mbpp import WORLD
 from agentic.coding.prompts import FENCE_INSTRUCTIONS, REWRITE_INSTRUCTIONS
+from agentic.coding.repairs.generate import write_patch
 from agentic.coding.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles
@@ -24,6 +27,10 @@ from tests.unit.gateway.templates import make_tokenizer
 
 ROOMY = ("coding.max_turns=20", "coding.context_tokens=8000", "coding.max_tokens=2000", "model.max_model_len=null")
 WRITE = f"I repair it.\n```bash\ncat > {PATH} <<'END'\n{RIGHT}END\necho written\n```\n"
+
+
+def replace_metadata(task: Task, **metadata: Any) -> Task:
+    return replace(task, metadata={**task.metadata, **metadata})
 
 
 async def play(*replies: str, form: str = "fences", task: Task = TASK) -> tuple[Trajectory, list[str]]:
@@ -65,10 +72,19 @@ async def test_a_python_block_replaces_the_file(isolation: None) -> None:
     assert (trajectory.reward, trajectory.log["diff"], trajectory.log["end"]) == (0.0, "", "answered")
 
 
+async def test_the_supervised_baseline_is_taught_replies_that_solve_the_rollouts_own_prompt(isolation: None) -> None:
+    recipe = SPEC.load("tiny", [*ROOMY, "coding.format=rewrite", "coding.tools=[bash]"])
+    tokenizer = make_tokenizer("qwen3")
+    patch = write_patch(PATH, TASK.metadata["repository"][PATH], RIGHT)
+    ((prompt, completion),) = WORLD.solve(Random(0), recipe, tokenizer, [replace_metadata(TASK, patch=patch)])
+    trajectory, _ = await play(tokenizer.decode(completion[:-1]), form="rewrite")
+    assert (trajectory.reward, trajectory.turns[0].prompt_ids) == (1.0, prompt)
+
+
 async def test_a_rewrite_needs_one_source_file(isolation: None) -> None:
     two = {**TASK.metadata["repository"], "other.py": ""}
     with pytest.raises(RolloutError, match="needs one source file"):
-        await play("", form="rewrite", task=replace(TASK, metadata={**TASK.metadata, "repository": two}))
+        await play("", form="rewrite", task=replace_metadata(TASK, repository=two))
 
 
 @pytest.mark.parametrize("form", ["fences", "rewrite"])
@@ -82,5 +98,5 @@ def test_a_model_without_calls_in_its_template_is_enough(isolation: None) -> Non
 
     tokenizer: Any = WORLD.train_tokenizer()
     SPEC.build(SPEC.load("tiny", [*ROOMY, "coding.format=fences", "coding.tools=[bash]"]), tokenizer)
-    with pytest.raises(RecipeError, match=r"set coding.format=fences"):
+    with pytest.raises(RecipeError, match=r"set coding.format to another format"):
         SPEC.build(SPEC.load("tiny"), tokenizer)

@@ -15,7 +15,7 @@ from agentic.coding.prompts import SCHEMAS
 from agentic.coding.repairs.functions import RECORDS, reports_of, write_report
 from agentic.coding.repairs.generate import draw_record, state_problem
 from agentic.coding.repairs.mutations import SIGNS, find_sign, put_sign
-from agentic.coding.rollout import SPEC, build
+from agentic.coding.rollout import SPEC, CodingAgent
 from agentic.coding.world import WORLD, draw_demonstrations, encode, solve
 from core.data import read_tasks
 from core.data.files import write_records
@@ -65,7 +65,7 @@ async def test_the_warm_starts_prompts_are_those_of_a_rollout(
         "problem_statement": state_problem(shown.path),
         "cases": [{"function": "a.b", "arguments": [], "returns": 1}],
     }
-    method = build(recipe, tokenizer)
+    method = CodingAgent(recipe, tokenizer)
     policy = script_policy(tokenizer, [shown.call, shown.end])
     done = await method.rollout(Task("1", "q", ("x",), metadata=metadata), Roles({"policy": policy}), Sampling())
     asked = [(turn.prompt_ids, turn.completion.token_ids) for turn in done.turns]
@@ -85,6 +85,6 @@ async def test_a_supervised_repair_is_right_and_its_prompts_are_those_of_a_rollo
     task = read_tasks(path, require_context=False)[0]
     shown = solve(task)
     policy = script_policy(tokenizer, [shown.call, shown.end])
-    done = await build(recipe, tokenizer).rollout(task, Roles({"policy": policy}), Sampling())
+    done = await CodingAgent(recipe, tokenizer).rollout(task, Roles({"policy": policy}), Sampling())
     assert (done.reward, done.log["verdict"]) == (1.0, "solved")
     assert {(turn.prompt_ids, turn.completion.token_ids) for turn in done.turns} <= set(turns)

@@ -28,7 +28,7 @@ def build(tokenizer: Any, isolation: None) -> Callable[..., ReTool]:
     def make(*overrides: str) -> ReTool:
         roomy = ("model.max_model_len=null", "retool.context_tokens=3000", "retool.max_tokens=400")
         patient = ("retool.sandbox.timeout_s=60", "retool.sandbox.keep_bytes=1000")  # the cores may be busy
-        return rollout.build(SPEC.load("tiny", [*roomy, *patient, *overrides]), tokenizer)
+        return rollout.ReTool(SPEC.load("tiny", [*roomy, *patient, *overrides]), tokenizer)
 
     return make
 

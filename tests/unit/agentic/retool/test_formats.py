@@ -40,7 +40,7 @@ async def play(form: str, *replies: str, template: str = "qwen3") -> tuple[Traje
 
     policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
     recipe = SPEC.load("tiny", [*ROOMY, "retool.explain_tags=true", f"retool.format={form}"])
-    method = rollout.build(recipe, tokenizer)
+    method = rollout.ReTool(recipe, tokenizer)
     trajectory = await method.rollout(Task("t", "What is 6 * 7?", ("42",)), Roles({"policy": policy}), Sampling(seed=1))
     await method.close()
     return trajectory, tokenizer

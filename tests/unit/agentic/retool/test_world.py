@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentic.retool.rollout import SPEC, build
+from agentic.retool.rollout import SPEC, ReTool
 from agentic.retool.world import MEANINGS, OPERATORS, WORLD, Computation, draw_demonstration, encode, solve
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -46,7 +46,7 @@ def test_operators_of_demonstrations_do_not_depend_on_the_words() -> None:
 
 async def test_a_demonstrated_turn_has_the_prompt_of_the_rollout(tokenizer: Any, isolation: None) -> None:
     """Played in the method, supervised conversations are right, and their prompts are the demonstrated ones."""
-    method = build(SPEC.load("tiny", ["retool.sandbox.timeout_s=60"]), tokenizer)
+    method = ReTool(SPEC.load("tiny", ["retool.sandbox.timeout_s=60"]), tokenizer)
     for task in WORLD.draw_tasks("train", 3):
         turns = encode(solve(task.question), method.renderer)
         replies = dict(turns)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.routellm import (
-    BROKEN,
     GSM8K,
     PRICES,
     draw_agreeing,
@@ -104,10 +103,11 @@ def test_a_training_prompt_with_a_passage_of_the_test_is_dropped(capsys: pytest.
     passage = " ".join(f"word{i}" for i in range(13))
     parts = {
         "train": [{**RECORD, "prompt": f"Who? {passage}"}, RECORD],
+        "dev": [],
         "test": [{**RECORD, "prompt": f"Which? {passage}"}],
     }
     kept = drop_copies(parts)
-    assert kept == {"train": [RECORD], "test": parts["test"]}
+    assert kept == {"train": [RECORD], "dev": [], "test": parts["test"]}
     assert "dropped from train" in capsys.readouterr().err
 
 
@@ -135,12 +135,13 @@ def test_tasks_have_every_price_and_the_best_choice(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_the_broken_subject_and_repeated_prompts_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_prompts_are_told_and_wrong_fields_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.jsonl"
-    write_records(path, [RECORD, {**RECORD, "weak": True}, {**RECORD, "set": BROKEN, "prompt": "2 + 2?"}])
+    task = {"question": RECORD["prompt"], "metadata": {"kind": RECORD["set"], "weak": False, "strong": True}}
+    write_records(path, [task, {**task, "weak": True}])
     assert read_routes(path) == [RECORD]
-    assert f"a prompt of {BROKEN}, whose published outcomes are broken (1 times)" in capsys.readouterr().err
-    write_records(path, [{**RECORD, "weak": "no"}])
+    assert "a prompt that is there twice (1 times)" in capsys.readouterr().err
+    write_records(path, [{**task, "metadata": {"kind": "mmlu_law", "weak": "no", "strong": True}}])
     with pytest.raises(DataError, match="weak"):
         read_routes(path)
 

@@ -111,6 +111,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
         (["slime.flags={lr: 1e-5}"], "with its leading --"),
         (["slime.colocate=false"], "set slime.rollout_gpus"),
         (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
+        (["slime.rows=fan_out", "algorithm.update_group_size=4"], "update_group_size chooses among the rollouts"),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
         (["slime.rollout_gpus=4", JUDGE], "leave none to the policy"),
         (["slime.roles={verifier: judge}"], "roles.verifier is 'judge', which is not in sglang.models (known: none)"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.data import sets
+from benchmarks.data import passages, sets
 from benchmarks.data.sets import BENCHMARKS, ROUTELLM_BROKEN, convert_multihop, convert_routellm, read_benchmark
 from core.data import read_tasks
 from core.data.files import DataError, SourceLocation
@@ -189,3 +189,20 @@ REAL = [
 def test_real_records_give_known_counts(name: str, file: str, counts: list[int], shared_data: Path) -> None:
     splits, _ = read_benchmark(name, BENCHMARKS[name], shared_data / file)
     assert [len(splits[split]) for split in ("train", "eval", "test")] == counts
+
+
+def test_paragraphs_become_one_corpus_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [{"title": "A", "sentences": ["One. ", "Two."]}, {"title": "B", "sentences": ["Three."]}]
+    rows = [
+        {"task_id": "1", "metadata": {"paragraphs": texts}},
+        {"task_id": "2", "metadata": {"paragraphs": texts[:1]}},
+    ]
+    _write(tmp_path / "first" / "train.jsonl", rows)
+    _write(tmp_path / "second" / "test.jsonl", rows[1:])
+    out = tmp_path / "corpus.jsonl"
+    assert passages.main([str(tmp_path / "first"), str(tmp_path / "second"), "--out", str(out)]) == 0
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert found == [{"id": "0", "contents": "A\nOne. Two."}, {"id": "1", "contents": "B\nThree."}]
+    _write(tmp_path / "third" / "test.jsonl", [{"task_id": "1", "question": "?"}])
+    assert passages.main([str(tmp_path / "third"), "--out", str(out)]) == 1
+    assert "metadata.paragraphs" in capsys.readouterr().err

@@ -57,7 +57,10 @@ def test_all_rows_are_measured_on_the_prompts_that_the_policy_has() -> None:
 
 def test_command_writes_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(record) + "\n" for record in make_records()))
+    tasks = [
+        {"question": r["prompt"], "kind": r["set"], "weak": r["weak"], "strong": r["strong"]} for r in make_records()
+    ]
+    data.write_text("".join(json.dumps(task) + "\n" for task in tasks))
     assert main(["--data", str(data), "--folds", "0", "1", "--out", str(tmp_path / "out")]) == 0
     saved = json.loads((tmp_path / "out/routing.json").read_text())
     assert saved["mmlu"]["ridge"]["apgr"][0] == pytest.approx(saved["mmlu"]["oracle"]["apgr"][0], abs=0.02)

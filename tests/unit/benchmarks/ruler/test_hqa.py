@@ -11,7 +11,6 @@ import pytest
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.hqa import hqa, read_hotpotqa
 from benchmarks.ruler.qa import squad_qa
-from benchmarks.ruler.sample import ruler_prompt
 from core.data import DataError
 
 
@@ -149,4 +148,4 @@ def test_real_records_build_at_any_length(length: int, shared_data: Path) -> Non
         assert total > 0.95 * length
         assert task.metadata["needles"]
         assert all(needle["key"] in task.context for needle in task.metadata["needles"])
-        assert ruler_prompt(task).endswith(f"Question: {task.question} Answer:")
+        assert (task.metadata["after"] + task.metadata["answer_prefix"]).endswith(f"Question: {task.question} Answer:")
