@@ -10,7 +10,7 @@ from typing import Any
 
 from core.report import stats, table
 from core.report.console import print_summary
-from core.report.html import read_style, render_page
+from core.report.html import read_style, render_figure, render_page
 from core.report.summary import build_summary
 from core.report.table import PublishedScore, render_table
 from core.runs.files import write_json, write_text
@@ -20,7 +20,7 @@ __all__ = ["PublishedScore", "build_summary", "print_summary", "read_style", "st
 
 
 def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, Any]:
-    """Write summary.json, table.md and report.html into a run folder, and return the summary.
+    """Write summary.json, table.md, report.html and, for scores by length, figure.svg; return the summary.
 
     `headline` names the data set that comes first; by default it is the one with most results.
 
@@ -31,4 +31,6 @@ def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, An
     write_json(folder.path / "summary.json", summary)
     write_text(folder.path / "table.md", render_table(summary, published))
     write_text(folder.path / "report.html", render_page(folder, summary, published))
+    if figure := render_figure(summary):
+        write_text(folder.path / "figure.svg", figure)
     return summary

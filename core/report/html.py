@@ -210,13 +210,24 @@ def _render_evaluation(summary: Mapping[str, Any], published: Sequence[Published
 
 
 def _render_length_chart(variants: Variants) -> str:
+    series = _list_series(variants)
+    chart = _draw_lengths(series, variants)
+    return f'<figure class="card">{legend(series)}{chart}</figure>' if chart else ""
+
+
+def _list_series(variants: Variants) -> list[Series]:
+    """Return the scores by length of each variant, with their intervals."""
     series = []
     for index, (variant, cells) in enumerate(variants.items()):
         scores = [(float(length), cell["score"]) for length, cell in cells.items() if int(length) > 0]
         points = [(length, score["mean"]) for length, score in scores]
         band = [(length, *score["ci95"]) for length, score in scores]
         series.append(Series(variant, points, index % 8, band=band, markers=True))
-    chart = line_chart(
+    return series
+
+
+def _draw_lengths(series: Sequence[Series], variants: Variants) -> str:
+    return line_chart(
         series,
         "document tokens (log scale)",
         y_range=(0, 1),
@@ -226,7 +237,24 @@ def _render_length_chart(variants: Variants) -> str:
         width=960,
         height=340,
     )
-    return f'<figure class="card">{legend(series)}{chart}</figure>' if chart else ""
+
+
+def render_figure(summary: Mapping[str, Any]) -> str:
+    """Render the scores by length of the headline's data as an SVG file; empty where they have no lengths."""
+    series = _list_series(summary["variants"])
+    chart = _draw_lengths(series, summary["variants"])
+    names = "".join(
+        f'<tspan dx="18" class="c{line.color}" fill="currentColor">●</tspan><tspan dx="5" class="tick">'
+        f"{escape(line.name)}</tspan>"
+        for line in series
+    )
+    return chart and (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 370" font-family="sans-serif" class="chart">'
+        f'<style>{escape(read_style(), quote=False)}</style><rect width="960" height="370" fill="var(--card)"/>'
+        f'<text x="32" y="20" font-size="13">{names}</text>'
+        + chart.replace("<svg ", '<svg y="30" width="960" height="340" ', 1)
+        + "</svg>\n"
+    )
 
 
 def _render_score(score: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,7 @@
     supervised/                   `--baseline supervised`: metrics.jsonl and model/
     evaluation/<name>.json        one EvalResult per variant, data set, length and seed (core/runs/evaluation.py)
     evaluation/<name>.jsonl.gz    every token of that result's samples, in the same form
-    summary.json, table.md, report.html     the report; `tokentrue report RUN_DIR` rebuilds it at any time
+    summary.json, table.md, report.html, figure.svg  the report; `tokentrue report RUN_DIR` rebuilds it at any time
     view.html                     the tokens of some rollouts; `tokentrue inspect view RUN_DIR` chooses others
     clock.jsonl                   when the evaluators worked: {"part": "evaluation", "time", "seconds"}
     .lock                         the process that writes the run holds a lock on this file
@@ -404,6 +404,7 @@ def _delete_run(path: Path) -> None:
             folder.unlink()  # what it leads to lies elsewhere, and stays
         elif folder.is_dir():
             shutil.rmtree(folder)
-    written = f"{CLOCK} {INPUTS} versions.json published.json summary.json table.md report.html view.html config.yaml"
+    report = "summary.json table.md report.html figure.svg view.html"
+    written = f"{CLOCK} {INPUTS} versions.json published.json {report} config.yaml"
     for name in written.split():
         (path / name).unlink(missing_ok=True)

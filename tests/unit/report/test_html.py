@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_the_page_has_every_section_and_loads_nothing(run: RunFolder, hostile: s
     assert hostile in page.text, "a model's text is shown as it was written"
 
 
+def test_scores_by_length_become_a_picture_for_a_readme(run: RunFolder) -> None:
+    write_report(run)
+    picture = ElementTree.parse(run.path / "figure.svg")
+    text = "".join(picture.getroot().itertext())
+    for part in ("full-context", "120K", "trained: ", "document tokens"):
+        assert part in text
+    names = [element.tag.rpartition("}")[2] for element in picture.iter()]
+    assert names.count("polygon") == 4, "each variant has its interval"
+
+
 def test_a_hostile_recipe_is_escaped(empty: RunFolder, hostile: str) -> None:
     empty.update_config({"method": hostile, "preset": hostile})
     log = empty.open_metrics(0)
@@ -79,6 +90,7 @@ def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(em
             trajectory = Trajectory("t", (), reward=reward, log={"steps": [{"tool": hostile}]})
             log.append([record_rollout("eval", 0, 0, Task("t", "?", ()), trajectory)])
     write_report(empty)
+    assert not (empty.path / "figure.svg").exists()
     text = Page(empty).text
     for part in ("change", "+50.0", "dev · by kind", "trained on dev", "trained · step 0", hostile):
         assert part in text
