@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from core.options import Port, argparse_type
 
@@ -31,6 +31,8 @@ BODY_TIMEOUT_S = 60.0
 
 MAX_REQUESTS = 4096
 """Bounds the requests that a server works on at once: more would only wait, each with its body in memory."""
+
+_OFF_AT_ONE = frozenset({"n", "repetition_penalty"})
 
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 
@@ -109,6 +111,21 @@ async def read_body(request: web.Request, timeout_s: float) -> None:
         raise web.HTTPRequestEntityTooLarge(limit, text=f"body: more than {limit} bytes; send less at once") from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
         raise web.HTTPBadRequest(text=f"body: cannot be read ({type(error).__name__})") from error
+
+
+class StrictBody(BaseModel):
+    """The body of a request. A field that it does not know is refused, unless it is off."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unused_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        unused = {name: value for name, value in data.items() if name not in cls.model_fields}
+        off = {name for name, value in unused.items() if not value or (value == 1 and name in _OFF_AT_ONE)}
+        return {name: value for name, value in data.items() if name not in off}
 
 
 def describe_invalid(error: ValidationError) -> str:

@@ -1,8 +1,9 @@
-"""Serves the engine over SGLang's wire format: `tokentrue serve model --model PATH_OR_HUB_ID`.
+"""Serves the engine over SGLang's wire format and vLLM's token wire: `tokentrue serve model --model PATH_OR_HUB_ID`.
 
 It has the endpoints that SGLang clients, SGLang's router and slime use, slime's discovery of external engines included.
 Departures: a request holds one prompt; `stream` sends the whole completion as a single event; new weights do not wait
-for running requests; endpoints that move weights or memory between GPUs reply 501.
+for running requests; endpoints that move weights or memory between GPUs reply 501. Of vLLM it has
+`POST /inference/v1/generate` and `GET /v1/models` (core/vllm_wire.py has their departures).
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import PositiveInt
 
+from core import vllm_wire
 from core.engine import weights, wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.options import Device, argparse_type
 from core.policy.sglang import ROUTING_HEADER
+from core.policy.vllm import SESSION_HEADER
 from core.serving import add_address_options, listen, make_app, read_api_key
 from core.text.tokenizer import Tokenizer, find_tokenizer
-from core.types import Sampling
+from core.types import Completion, Sampling
 
 _BODY_BYTES, _BODY_BYTES_PER_TOKEN = 1 << 20, 64
 """Bound a body by the context: an id takes up to 8 bytes, and the text of a token, escaped in JSON, rarely over 64."""
@@ -63,7 +66,7 @@ class Server:
     ):
         self.policy = policy
         self.engine = policy.engine
-        self.model_path = model_path
+        self.served_name = self.model_path = model_path
         self.tokenizer = tokenizer
         self._api_key = api_key
         self._weights_root = weights_root
@@ -82,6 +85,8 @@ class Server:
         app.add_routes(
             [
                 web.post("/generate", self.generate),
+                web.post("/inference/v1/generate", self.generate_from_ids),
+                web.get("/v1/models", self.models),
                 web.post("/abort_request", self.abort_request),
                 web.post("/pause_generation", self.pause_generation),
                 web.post("/continue_generation", self.continue_generation),
@@ -108,10 +113,7 @@ class Server:
         body = wire.GenerateBody.model_validate_json(await request.read())
         prompt_ids = await self._prompt_ids(body)
         params, rid = body.sampling_params, body.rid or uuid.uuid4().hex
-        await self._unpaused.wait()
-        completion = await self.policy.generate(
-            prompt_ids, params.to_sampling(), session=request.headers.get(ROUTING_HEADER), request_id=rid
-        )
+        completion = await self._sample(prompt_ids, params.to_sampling(), request.headers.get(ROUTING_HEADER), rid)
         text = ""
         if self.tokenizer is not None:
             text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=params.skip_special_tokens)
@@ -121,6 +123,29 @@ class Server:
         if body.stream:
             return web.Response(text=f"data: {json.dumps(reply)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
         return web.json_response(reply)
+
+    async def _sample(self, prompt_ids: list[int], sampling: Sampling, session: str | None, rid: str) -> Completion:
+        await self._unpaused.wait()
+        return await self.policy.generate(prompt_ids, sampling, session=session, request_id=rid)
+
+    async def generate_from_ids(self, request: web.Request) -> web.Response:
+        """Answer vLLM's `POST /inference/v1/generate`."""
+        body = vllm_wire.TokensBody.model_validate_json(await request.read())
+        if body.model not in (None, self.served_name):
+            raise wire.BadRequest(f"model: there is no model {body.model!r}, only {self.served_name!r}", 404)
+        try:
+            sampling = body.sampling_params.to_sampling(body.find_room(self.engine.max_model_len))
+        except ValueError as error:
+            raise wire.BadRequest(str(error)) from error
+        rid = body.request_id or uuid.uuid4().hex
+        completion = await self._sample(body.token_ids, sampling, request.headers.get(SESSION_HEADER), rid)
+        reply = vllm_wire.write_reply(body, completion, rid, self.served_name, int(time.time()))
+        if body.stream:
+            return web.Response(text="".join(vllm_wire.write_events(body, reply)), content_type="text/event-stream")
+        return web.json_response(reply)
+
+    async def models(self, _: web.Request) -> web.Response:
+        return web.json_response(vllm_wire.write_models([self.served_name], self.engine.max_model_len))
 
     async def _prompt_ids(self, body: wire.GenerateBody) -> list[int]:
         if body.logprob_start_len != -1:
@@ -251,7 +276,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tokentrue serve model", description="Serve a model on SGLang's wire.")
+    parser = argparse.ArgumentParser(
+        prog="tokentrue serve model", description="Serve a model on SGLang's and vLLM's wire."
+    )
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
     add_address_options(parser, 30000)
     parser.add_argument("--weights-root", type=Path, metavar="DIR", help="new weights must lie below it")

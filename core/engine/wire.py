@@ -10,29 +10,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.policy.base import PolicyError
+from core.serving import StrictBody
 from core.types import Completion, Fault, Sampling
 
 _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503}
-_OFF_AT_ONE = frozenset({"n", "repetition_penalty"})
 
 
-class _StrictBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_unused_fields(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        unused = {name: value for name, value in data.items() if name not in cls.model_fields}
-        off = {name for name, value in unused.items() if not value or (value == 1 and name in _OFF_AT_ONE)}
-        return {name: value for name, value in data.items() if name not in off}
-
-
-class SamplingParams(_StrictBody):
+class SamplingParams(StrictBody):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -59,7 +46,7 @@ class SamplingParams(_StrictBody):
         )
 
 
-class GenerateBody(_StrictBody):
+class GenerateBody(StrictBody):
     input_ids: list[int] | None = None
     text: str | None = None
     sampling_params: SamplingParams = SamplingParams()
@@ -108,7 +95,11 @@ def make_meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with
 
 
 class BadRequest(Exception):
-    """Reports a client's mistake: status 400, with a message that names the field."""
+    """Reports a client's mistake: status 400 or another, with a message that names the field."""
+
+    def __init__(self, message: str, status: int = 400):
+        super().__init__(message)
+        self.status = status
 
 
 @web.middleware
@@ -120,7 +111,7 @@ async def reply_errors_as_json(
     except ValidationError as error:
         status, message = 400, _describe(error)
     except BadRequest as error:
-        status, message = 400, str(error)
+        status, message = error.status, str(error)
     except PolicyError as error:
         status, message = _STATUS.get(error.kind, 500), str(error)
     return web.json_response({"error": {"message": message}}, status=status)

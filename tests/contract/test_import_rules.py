@@ -30,7 +30,7 @@ backends     -> algorithms config data hub options policy rollout runs text trai
 inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
 train        -> algorithms config data engine hub options policy rollout runs seeds text training_options types worlds
 worlds       -> config data options rollout runs text types
-engine       -> http_client hub options policy serving text types
+engine       -> http_client hub options policy serving text types vllm_wire
 gateway      -> policy rollout seeds serving text types
 tools        -> options retrieval sandbox
 retrieval    -> http_client options serving types
@@ -43,6 +43,7 @@ policy       -> http_client types
 http_client  -> types
 algorithms   -> options types
 data         -> rewards types
+vllm_wire    -> serving types
 serving      -> options
 """
 
@@ -63,8 +64,10 @@ MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
 LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1625}
 """Methods that take more than one sitting, with their own bounds."""
-MAX_CORE_LINES = 7500
-"""Limits what a method needs of core: all of it but the libraries, with blank lines and docstrings."""
+SERVERS = {"serving", "vllm_wire"}
+"""Names what servers alone need of core."""
+MAX_CORE_LINES = 7300
+"""Limits what a method needs of core: all but the libraries and SERVERS, with blank lines and docstrings."""
 
 
 def parse_table(text: str) -> dict[str, set[str]]:
@@ -293,7 +296,7 @@ def test_what_a_method_needs_of_core_is_small() -> None:
     libraries = {library.split(".")[1] for library in LIBRARIES}
     lines: Counter[str] = Counter()
     for module, path in MODULES.items():
-        if module.startswith("core.") and package(module) not in libraries:
+        if module.startswith("core.") and package(module) not in libraries | SERVERS:
             lines[package(module)] += len(path.read_text().splitlines())
     assert lines.total() <= MAX_CORE_LINES, lines
 

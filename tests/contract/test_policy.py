@@ -1,4 +1,5 @@
-"""What every Policy promises, whatever is behind it: a script, our engine in process or over HTTP, two, SGLang, vLLM.
+"""What every Policy promises, whatever is behind it: a script, our engine in process, over SGLang's or vLLM's wire, two
+of our servers, SGLang, vLLM.
 
 The last two run where `--sglang-url` and `--vllm-url` name servers of this suite's tiny model, with a context of
 CONTEXT tokens.
@@ -83,14 +84,22 @@ async def embedded(request: pytest.FixtureRequest, *, threaded: bool = False) ->
 
 
 @asynccontextmanager
-async def over_http(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+async def over_http(
+    request: pytest.FixtureRequest, client: type[SGLangPolicy | VLLMPolicy] = SGLangPolicy
+) -> AsyncIterator[Rig]:
     async with embedded(request, threaded=True) as rig:
         assert rig.embedded is not None
         server = TestServer(Server(rig.embedded, "tiny").app())
         await server.start_server(shutdown_timeout=0)
-        async with SGLangPolicy(f"http://127.0.0.1:{server.port}", max_retries=0, timeout_s=30) as policy:
+        async with client(f"http://127.0.0.1:{server.port}", max_retries=0, timeout_s=30) as policy:
             yield replace(rig, policy=policy)
         await server.close()
+
+
+@asynccontextmanager
+async def over_vllms_wire(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with over_http(request, VLLMPolicy) as rig:
+        yield rig
 
 
 @asynccontextmanager
@@ -140,7 +149,9 @@ async def vllm(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
         yield Rig(policy, lambda: count_vllm_requests(http, url), decodes=False)
 
 
-@pytest.fixture(params=[scripted, embedded, over_http, pool, sglang, vllm], ids=lambda rig: rig.__name__)
+@pytest.fixture(
+    params=[scripted, embedded, over_http, over_vllms_wire, pool, sglang, vllm], ids=lambda rig: rig.__name__
+)
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     async with request.param(request) as rig:
         yield rig
@@ -272,7 +283,7 @@ async def until_running(rig: Rig, number: int) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("make", [embedded, over_http], ids=lambda rig: rig.__name__)
+@pytest.mark.parametrize("make", [embedded, over_http, over_vllms_wire], ids=lambda rig: rig.__name__)
 async def test_an_engine_that_fails_and_a_policy_that_closes_have_one_name_each(
     make: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:
@@ -294,13 +305,14 @@ async def test_an_engine_that_fails_and_a_policy_that_closes_have_one_name_each(
         assert caught.value.kind == "unavailable"
 
 
-async def test_http_returns_what_the_engine_returned(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("make", [over_http, over_vllms_wire], ids=lambda rig: rig.__name__)
+async def test_http_returns_what_the_engine_returned(make: Callable[..., Any], request: pytest.FixtureRequest) -> None:
     sampling = Sampling(temperature=0.8, top_p=0.9, top_k=30, max_new_tokens=20, seed=2**40)
-    async with embedded(request) as here, over_http(request) as there:
+    async with embedded(request) as here, make(request) as there:
         assert await here.policy.generate([1, 2], sampling) == await there.policy.generate([1, 2], sampling)
 
 
-@pytest.mark.parametrize("make", [over_http, sglang, vllm], ids=lambda rig: rig.__name__)
+@pytest.mark.parametrize("make", [over_http, over_vllms_wire, sglang, vllm], ids=lambda rig: rig.__name__)
 async def test_greedy_tokens_and_log_probs_are_those_of_the_engine(
     make: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:

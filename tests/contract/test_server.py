@@ -1,4 +1,5 @@
-"""The embedded server on SGLang's wire: what clients and slime's rollout send, what they get, and every refusal."""
+"""The embedded server: what clients and slime's rollout send on SGLang's wire, and others on vLLM's, what they get, and
+every refusal."""
 
 from __future__ import annotations
 
@@ -193,6 +194,69 @@ async def test_weights_that_are_not_numbers_are_told_and_never_sampled_from(clie
     assert "not finite" in await post(client, "/generate", ask, 500)
     engine.set_weights(good)
     await post(client, "/generate", ask)
+
+
+WIRE = "/inference/v1/generate"
+
+
+async def test_vllms_wire_has_ids_and_a_log_prob_for_each(client: Client) -> None:
+    ask = {"token_ids": [1, 2], "sampling_params": {"max_tokens": 4, "seed": 3, "logprobs": 1}, "model": "tiny"}
+    reply = await post(client, WIRE, {**ask, "request_id": "r1", "return_token_ids": True, "cache_salt": "s"})
+    sampling = {"max_new_tokens": 4, "sampling_seed": 3}
+    same = await generate(client, input_ids=[1, 2], sampling_params=sampling, return_logprob=True)
+    (choice,) = reply["choices"]
+    ids = same["output_ids"]
+    assert (reply["request_id"], reply["prompt_token_ids"], choice["token_ids"]) == ("r1", [1, 2], ids)
+    logged = [(entry["token"], entry["token_id"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
+    assert logged == [(f"token_id:{i}", i, logprob) for logprob, i, _ in same["meta_info"]["output_token_logprobs"]]
+    assert choice["finish_reason"] == "length"
+    assert choice["weight_versions"] == [{"version": "0", "start": 0, "end": 4}]
+    assert reply["usage"]["total_tokens"] == 6
+    plain = await post(client, WIRE, {"token_ids": [1, 2], "sampling_params": {"max_tokens": 1}})
+    assert (plain["prompt_token_ids"], plain["choices"][0]["logprobs"]) == (None, None)
+
+
+async def test_vllms_wire_without_a_limit_fills_the_context(client: Client) -> None:
+    prompt = [1] * (CONTEXT - 3)
+    for params in ({}, {"max_tokens": 100}):
+        choice = (await post(client, WIRE, {"token_ids": prompt, "sampling_params": params}))["choices"][0]
+        assert (len(choice["token_ids"]), choice["finish_reason"]) == (3, "length")
+
+
+async def test_vllms_wire_streams_one_event(client: Client) -> None:
+    ask = {"token_ids": [1], "sampling_params": {"max_tokens": 2}, "stream": True}
+    for options, tokens in ((None, None), ({"include_usage": True}, 3)):
+        async with client.post(WIRE, json={**ask, "stream_options": options}) as response:
+            assert response.content_type == "text/event-stream"
+            events = re.findall(r"data: (.*)\n\n", await response.text())
+        reply = json.loads(events[0])
+        assert len(reply["choices"][0]["token_ids"]) == 2
+        assert (reply["usage"] or {}).get("total_tokens") == tokens
+        assert events[1:] == ["[DONE]"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"token_ids": []}, "token_ids"),
+        ({"token_ids": [128]}, "ids must lie in"),
+        ({"token_ids": [1] * CONTEXT}, f"token_ids: the prompt of {CONTEXT} tokens leaves no room below the maximum"),
+        ({"token_ids": [1], "sampling_params": {"max_tokens": 0}}, "sampling_params.max_tokens"),
+        ({"token_ids": [1], "sampling_params": {"logprobs": 5}}, "sampling_params.logprobs"),
+        ({"token_ids": [1], "sampling_params": {"prompt_logprobs": 1}}, "sampling_params.prompt_logprobs: not impl"),
+        ({"token_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n: not implemented"),
+        ({"token_ids": [1], "features": {"mm_hashes": {}}}, "features: not implemented"),
+        ({"token_ids": [1], "output_mode": "text"}, "output_mode"),
+    ],
+)
+async def test_a_bad_request_on_vllms_wire_names_its_field(client: Client, body: Any, says: str) -> None:
+    assert says in await post(client, WIRE, body, 400)
+
+
+async def test_models_are_listed_with_their_context_and_others_are_refused(client: Client, engine: Engine) -> None:
+    (model,) = (await get(client, "/v1/models"))["data"]
+    assert (model["id"], model["object"], model["max_model_len"]) == ("tiny", "model", CONTEXT)
+    assert "'tiny'" in await post(client, WIRE, {"token_ids": [1], "model": "gpt"}, 404)
 
 
 class SlowCharacters(Characters):

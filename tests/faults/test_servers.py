@@ -30,6 +30,7 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer, SearchRequest
+from core.vllm_wire import TokensBody
 from tests import kit
 from tests.faults.requests import make_request
 from tests.unit.gateway.templates import make_tokenizer
@@ -126,7 +127,11 @@ async def test_the_engines_server(engine_app: web.Application, fuzz_cases: int) 
             assert response.status == 200
             answers.add(str((await response.json())["output_ids"]))
 
-    bodies = {"/generate": (GenerateBody, {"input_ids": [1, 2]}), "/update_weights_from_disk": (UpdateWeightsBody, {})}
+    bodies = {
+        "/generate": (GenerateBody, {"input_ids": [1, 2]}),
+        "/inference/v1/generate": (TokensBody, {"token_ids": [1, 2], "model": "tiny"}),
+        "/update_weights_from_disk": (UpdateWeightsBody, {}),
+    }
     await attack(engine_app, bodies, serve_one, fuzz_cases // 5)
     assert len(answers) == 1, "the good request got the same tokens every time"
 

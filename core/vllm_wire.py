@@ -1,0 +1,148 @@
+"""Reads and writes vLLM's token wire for servers: `POST /inference/v1/generate` and `GET /v1/models`.
+
+Ids come in, ids and log-probs go out, in the form of vLLM 0.32. A log-prob also has `token: "token_id:7"`, as vLLM had
+it before and as renderers wants it. Departures: one choice a request; log-probs of the sampled tokens alone, under the
+distribution before `top_p` and `top_k` cut it; `stream` sends the whole completion as one event; `cache_salt`,
+`priority` and what only changes the text have no effect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from core.serving import StrictBody
+from core.types import Completion, Sampling
+
+
+class TokensParams(StrictBody):
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: PositiveInt | None = None
+    stop_token_ids: list[int] | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    frequency_penalty: float = 0.0
+    logprobs: Literal[0, 1] | None = None
+    # These have no effect here.
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    detokenize: bool = True
+    include_stop_str_in_output: bool = False
+    routed_experts_prompt_start: int = 0
+
+    def to_sampling(self, room: int) -> Sampling:
+        """Return it with at most `room` new tokens, the room that the context has."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k or -1,
+            max_new_tokens=room if self.max_tokens is None else min(room, self.max_tokens),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            seed=self.seed,
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            frequency_penalty=self.frequency_penalty,
+        )
+
+
+class StreamOptions(StrictBody):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class TokensBody(StrictBody):
+    token_ids: list[int] = Field(min_length=1)
+    sampling_params: TokensParams = TokensParams()
+    model: str | None = None
+    request_id: str | None = None
+    return_token_ids: bool | None = None
+    output_mode: Literal["tokens"] = "tokens"
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+
+    def find_room(self, max_model_len: int) -> int:
+        """Return how many tokens may follow the prompt.
+
+        Raises:
+            ValueError: none may; the message has vLLM's words, which clients know.
+        """
+        room = max_model_len - len(self.token_ids)
+        if room < 1:
+            raise ValueError(
+                f"token_ids: the prompt of {len(self.token_ids)} tokens leaves no room below the maximum model length "
+                f"of {max_model_len}; shorten it"
+            )
+        return room
+
+
+def write_logprobs(completion: Completion, tokens: Sequence[str]) -> dict[str, Any]:
+    """Return the log-probs of the sampled tokens, each under the name that `tokens` has for it."""
+    pairs = zip(tokens, completion.token_ids, completion.logprobs, strict=True)
+    return {
+        "content": [
+            {"token": token, "token_id": i, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
+            for token, i, logprob in pairs
+        ]
+    }
+
+
+def name_ids(token_ids: Sequence[int]) -> list[str]:
+    """Return the names that tokens have in log-probs without a tokenizer."""
+    return [f"token_id:{i}" for i in token_ids]
+
+
+def write_usage(prompt: int, completion: Completion) -> dict[str, Any]:
+    """Return the tokens of an answer."""
+    sampled = len(completion.token_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
+    }
+
+
+def write_reply(body: TokensBody, completion: Completion, request_id: str, model: str, created: int) -> dict[str, Any]:
+    """Return the body of the answer to a request."""
+    spans, start = [], 0
+    for version, count in completion.count_versions():
+        spans.append({"version": version, "start": start, "end": start + count})
+        start += count
+    wanted = body.sampling_params.logprobs is not None
+    choice = {
+        "index": 0,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason,
+        "stop_reason": None,
+        "logprobs": write_logprobs(completion, name_ids(completion.token_ids)) if wanted else None,
+        "weight_versions": spans,
+    }
+    return {
+        "request_id": request_id,
+        "model": model,
+        "created": created,
+        "output_mode": "tokens",
+        "choices": [choice],
+        "usage": write_usage(len(body.token_ids), completion),
+        "prompt_token_ids": body.token_ids if body.return_token_ids else None,
+    }
+
+
+def write_events(body: TokensBody, reply: dict[str, Any]) -> Iterator[str]:
+    """Yield the server-sent events of an answer."""
+    usage = reply["usage"] if body.stream_options and body.stream_options.include_usage else None
+    yield f"data: {json.dumps({**reply, 'usage': usage})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def write_models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
+    """Return the list of models, each with its context, in OpenAI's form and with the fields of Anthropic's."""
+    each = {"object": "model", "type": "model", "created": 0, "owned_by": "tokentrue", "max_model_len": max_model_len}
+    models = [{"id": name, "display_name": name, "root": name, "parent": None, **each} for name in names]
+    return {"object": "list", "data": models, "has_more": False}
