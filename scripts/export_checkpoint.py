@@ -250,6 +250,9 @@ def main(arguments: list[str] | None = None) -> int:
     if base_model is None:
         print("note: the card names no base model; --base-model ID gives it one", file=sys.stderr)
     card = write_model_card(run, options, title, base_model)
+    if options.dry_run:
+        print(f"# {options.out}/README.md, beside the weights of {source}\n{card}", end="")
+        return 0
     export_checkpoint(run, source, options.out, base_model, card)
     print(f"{options.out} holds the weights of {title}. Read its README.md, then publish it:")
     print(f"hf upload ORGANISATION/{options.out.name} {options.out}")
@@ -275,6 +278,7 @@ def make_parser() -> argparse.ArgumentParser:
     chosen.add_argument("--checkpoint", type=Path, metavar="DIR", help="weights from here instead")
     parser.add_argument("--step", type=int, help="default: the one that run.keep says")
     parser.add_argument("--results", type=Path, metavar="DIR", help="their evaluation (default: those in RUN_DIR)")
+    parser.add_argument("--dry-run", action="store_true", help="print the model card, and write nothing")
     return parser
 
 

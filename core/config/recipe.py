@@ -324,6 +324,8 @@ class ExperimentSection(Section):
     """Limits the evaluations that run at the same time; they start in their order."""
     report: tuple[str, ...] = ("tokentrue report {out}",)
     """Lists the commands that come last."""
+    hours_at_100_gflops: PositiveFloat | None = None
+    """Tells how long all of it took, times the machine's speed over 100 GFLOP/s; --dry-run tells the hours here."""
 
     @model_validator(mode="after")
     def _commands_are_ours(self) -> Self:

@@ -5,7 +5,7 @@ and so is `server`; that one is not imported here, because only a server needs a
 """
 
 from core.engine import footprint, heap, lora, varlen, weights
-from core.engine.arithmetic import choose_dtype
+from core.engine.arithmetic import choose_dtype, measure_speeds
 from core.engine.engine import Engine
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.policy import EmbeddedPolicy
@@ -19,6 +19,7 @@ __all__ = [
     "footprint",
     "heap",
     "lora",
+    "measure_speeds",
     "server",
     "varlen",
     "weights",

@@ -31,7 +31,7 @@ from core.config import Recipe, RecipeError, import_functions
 from core.data.files import DataError
 from core.data.hub_sets import locate
 from core.data.tasks import read_tasks
-from core.engine import weights
+from core.engine import measure_speeds, weights
 from core.hub import CheckpointError, resolve
 from core.options import show_errors
 from core.policy.base import Policy
@@ -79,8 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
         import_functions(recipe)
         if options.dry_run:
             print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), end="")
-            lines = [f"departure: {line}" for line in recipe.list_departures()]
-            print("".join(f"# {line}\n" for line in [*lines, *describe_memory(recipe, options.memory)]), end="")
+            departures = [f"departure: {line}" for line in recipe.list_departures()]
+            for line in [*departures, *describe_memory(recipe, options.memory), *describe_hours(recipe)]:
+                print(f"# {line}")
             return 0
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
         sandbox = check_inputs(spec, recipe)
@@ -104,6 +105,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: out of memory ({error}); --dry-run says what the recipe needs", file=sys.stderr)
         return 1
     return 0
+
+
+def describe_hours(recipe: Recipe) -> list[str]:
+    """Return the line that tells how long the experiment takes on this CPU, where the preset was measured."""
+    known = recipe.experiment.hours_at_100_gflops if recipe.experiment else None
+    if known is None or (device := weights.find_device(recipe.model.device)).type != "cpu":
+        return []
+    try:
+        speeds = measure_speeds(weights.load_config(resolve(recipe.model.path, weights=False)), device)
+    except (OSError, CheckpointError):
+        return [f"about {known:.1f} hours on a machine of 100 GFLOP/s; the model is not here to measure this one"]
+    dtype = speeds.choose() if recipe.model.dtype == "auto" else recipe.model.dtype
+    speed = getattr(speeds, dtype)[-1] * torch.get_num_threads()
+    return [f"about {100 * known / speed:.1f} hours with training and evaluation, at {speed:.0f} GFLOP/s in {dtype}"]
 
 
 def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:

@@ -59,7 +59,11 @@ def norm_of(folder: Path) -> float:
 
 def test_the_newest_checkpoint_loads_in_transformers_and_in_our_engine(run, tmp_path, capsys):
     out = tmp_path / "memagent-tiny"
+    assert main([str(run.path), "--out", str(out), "--license", "apache-2.0", "--dry-run"]) == 0
+    card = capsys.readouterr().out.partition("\n")[2]
+    assert not out.exists()
     assert main([str(run.path), "--out", str(out), "--license", "apache-2.0"]) == 0
+    assert (out / "README.md").read_text() == card
     assert f"hf upload ORGANISATION/memagent-tiny {out}" in capsys.readouterr().out
     names = {path.name for path in out.iterdir()}
     assert {"README.md", "recipe.yaml", "config.json", "generation_config.json", "model.safetensors"} <= names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -116,6 +117,17 @@ def test_a_dry_run_prints_the_plan_of_memory_as_comments(tmp_path: Path, model: 
     }
     assert plan.endswith("it fits into 4.00 GB\n")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_tells_the_hours_of_a_measured_preset(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    hours = []
+    for known in ("", "experiment.hours_at_100_gflops=6", "experiment.hours_at_100_gflops=60"):
+        assert run(tmp_path / "run", model, data, *filter(None, [known]), more=["--dry-run"]) == 0
+        hours.append(re.findall(r"# about ([\d.]+) hours .*, at (\d+) GFLOP/s in float32", capsys.readouterr().out))
+    assert hours[0] == []
+    assert float(hours[2][0][0]) / float(hours[1][0][0]) == pytest.approx(10, rel=0.5)
+    assert run(tmp_path / "run", Path("/no/model"), data, known, more=["--dry-run"]) == 0
+    assert "about 60.0 hours on a machine of 100 GFLOP/s" in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_path, model, data, capsys) -> None:
