@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -55,7 +55,7 @@ class StreamOptions(StrictBody):
 
 
 class TokensBody(StrictBody):
-    token_ids: list[int] = Field(min_length=1)
+    token_ids: list[Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(min_length=1)
     sampling_params: TokensParams = TokensParams()
     model: str | None = None
     request_id: str | None = None
@@ -81,20 +81,14 @@ class TokensBody(StrictBody):
         return room
 
 
-def write_logprobs(completion: Completion, tokens: Sequence[str]) -> dict[str, Any]:
-    """Return the log-probs of the sampled tokens, each under the name that `tokens` has for it."""
-    pairs = zip(tokens, completion.token_ids, completion.logprobs, strict=True)
+def write_logprobs(completion: Completion) -> dict[str, Any]:
+    """Return the log-probs of the sampled tokens. Tokens have ids as names, as with `--return-tokens-as-token-ids`."""
     return {
         "content": [
-            {"token": token, "token_id": i, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
-            for token, i, logprob in pairs
+            {"token": f"token_id:{i}", "token_id": i, "logprob": logprob, "bytes": None, "top_logprobs": []}
+            for i, logprob in zip(completion.token_ids, completion.logprobs, strict=True)
         ]
     }
-
-
-def name_ids(token_ids: Sequence[int]) -> list[str]:
-    """Return the names that tokens have in log-probs without a tokenizer."""
-    return [f"token_id:{i}" for i in token_ids]
 
 
 def write_usage(prompt: int, completion: Completion) -> dict[str, Any]:
@@ -108,7 +102,9 @@ def write_usage(prompt: int, completion: Completion) -> dict[str, Any]:
     }
 
 
-def write_reply(body: TokensBody, completion: Completion, request_id: str, model: str, created: int) -> dict[str, Any]:
+def write_completion(
+    body: TokensBody, completion: Completion, request_id: str, model: str, created: int
+) -> dict[str, Any]:
     """Return the body of the answer to a request."""
     spans, start = [], 0
     for version, count in completion.count_versions():
@@ -120,7 +116,7 @@ def write_reply(body: TokensBody, completion: Completion, request_id: str, model
         "token_ids": completion.token_ids,
         "finish_reason": completion.finish_reason,
         "stop_reason": None,
-        "logprobs": write_logprobs(completion, name_ids(completion.token_ids)) if wanted else None,
+        "logprobs": write_logprobs(completion) if wanted else None,
         "weight_versions": spans,
     }
     return {
@@ -134,7 +130,7 @@ def write_reply(body: TokensBody, completion: Completion, request_id: str, model
     }
 
 
-def write_events(body: TokensBody, reply: dict[str, Any]) -> Iterator[str]:
+def write_chunks(body: TokensBody, reply: dict[str, Any]) -> Iterator[str]:
     """Yield the server-sent events of an answer."""
     usage = reply["usage"] if body.stream_options and body.stream_options.include_usage else None
     yield f"data: {json.dumps({**reply, 'usage': usage})}\n\n"

@@ -139,9 +139,9 @@ class Server:
             raise wire.BadRequest(str(error)) from error
         rid = body.request_id or uuid.uuid4().hex
         completion = await self._sample(body.token_ids, sampling, request.headers.get(SESSION_HEADER), rid)
-        reply = vllm_wire.write_reply(body, completion, rid, self.served_name, int(time.time()))
+        reply = vllm_wire.write_completion(body, completion, rid, self.served_name, int(time.time()))
         if body.stream:
-            return web.Response(text="".join(vllm_wire.write_events(body, reply)), content_type="text/event-stream")
+            return web.Response(text="".join(vllm_wire.write_chunks(body, reply)), content_type="text/event-stream")
         return web.json_response(reply)
 
     async def models(self, _: web.Request) -> web.Response:

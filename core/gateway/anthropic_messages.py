@@ -6,7 +6,7 @@ A thinking block carries its answer in the signature, which clients send back un
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,7 @@ from core.gateway.messages import (
     WireMessage,
     join_parts,
     refuse,
+    refuse_part,
     show_failure,
     write_event,
 )
@@ -52,7 +53,7 @@ def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
     hides_tools = choice.take_only("type", "auto", "none", why=FORCED) == "none"
     single_call = choice.take("disable_parallel_tool_use", bool, False)
     choice.close()
-    body.take_body("output_config").close("effort")  # a `format` is refused, as `response_format` is elsewhere
+    body.take_body("output_config").close("effort")  # a `format` is refused: Claude Code wants one for titles
     system = read_text(body.take("system", (str, list)), "system", ("text",))
     messages = [WireMessage("system", system)] if system else []
     for read in body.take_each("messages", _read_message_again):
@@ -109,7 +110,7 @@ def _read_block(block: Body, role: MessageRole) -> WireMessage:
     """Read a block as a message or a part of an answer."""
     kind, kinds = block.need("type", str), _BLOCKS["assistant" if role == "assistant" else "user"]
     if kind not in kinds:
-        raise refuse(block.at("type"), f"{kind!r} is not implemented; only {', '.join(kinds)}")
+        raise refuse_part(block.at("type"), kind, kinds)
     without_effect = ["cache_control"]
     if kind == "text":
         read = WireMessage(role, block.take("text", str, ""))
@@ -131,8 +132,9 @@ def _read_block(block: Body, role: MessageRole) -> WireMessage:
 _read_tool_again, _read_message_again = remember(_read_tool, MAX_TOOL_BYTES), remember(_read_message)
 
 
-def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
+def write_reply(answers: Sequence[Answer], request: AgentRequest, created: int) -> dict[str, Any]:
     """Return the body of an answer."""
+    (answer,) = answers
     return {
         **_write_head(answer, request),
         "content": _write_blocks(answer),
@@ -142,8 +144,9 @@ def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str
     }
 
 
-def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterator[str]:
+def write_events(answers: Sequence[Answer], request: AgentRequest, created: int) -> Iterator[str]:
     """Yield the server-sent events of an answer."""
+    (answer,) = answers
     head = {**_write_head(answer, request), "content": [], "stop_reason": None, "stop_sequence": None}
     yield write_event("message_start", message={**head, "usage": {**_write_usage(answer), "output_tokens": 0}})
     for index, block in enumerate(_write_blocks(answer)):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from core.gateway.messages import GatewayError, refuse
+from core.gateway.messages import GatewayError, refuse, refuse_part
 from core.text.tool_calls import ToolSchema
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ MAX_TOOL_BYTES = 1 << 14
 """Bounds the bytes of a tool that is remembered."""
 
 FORCED = "would have to be forced while sampling, which is not implemented"
-"""Says why a tool that must be called, or a schema for the answer, is refused."""
+"""Says why a tool that must be called is refused."""
 
 _LONG_LISTS = ("messages", "input", "tools")
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -125,6 +125,13 @@ class Body:
             raise refuse(self.at(name), "every stop must be a text that is not empty")
         return tuple(stops)
 
+    def take_format(self, name: str) -> bool:
+        """Read in which form the client wants the answer; return whether that is JSON."""
+        wanted = self.take_body(name)
+        kind = wanted.take_only("type", "text", "json_object", "json_schema")
+        wanted.close("json_schema", "name", "schema", "strict", "description")
+        return kind not in (None, "text")
+
     def take_each(self, name: str, read: Callable[[Any, str], T]) -> tuple[T, ...]:
         """Read a list; `read` gets each value and its path."""
         path = self.at(name)
@@ -175,7 +182,7 @@ def read_text(value: Any, path: str, kinds: Collection[str]) -> str:
         part = Body(item, f"{path}.{i}")
         kind = part.need("type", str)
         if kind not in kinds:
-            raise refuse(part.at("type"), f"{kind!r} is not implemented; only {', '.join(kinds)}")
+            raise refuse_part(part.at("type"), kind, kinds)
         texts.append(part.take("text", str, ""))
         part.close("cache_control", "annotations", "citations", "logprobs")
     return "".join(texts)

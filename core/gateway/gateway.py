@@ -15,7 +15,7 @@ import re
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from core.gateway import anthropic_messages, openai_chat, openai_responses
+from core.gateway import anthropic_messages, openai_chat, openai_responses, vllm_tokens
 from core.gateway.bodies import parse_body
 from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError
@@ -35,6 +35,7 @@ from core.rollout.rows import make_rows
 from core.serving import make_app
 from core.text.tokenizer import Tokenizer
 from core.types import Fault, Sampling
+from core.vllm_wire import write_models
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +64,14 @@ _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable":
 
 
 class Codec(Protocol):
-    """Reads and writes the bodies of one protocol, as openai_chat, openai_responses and anthropic_messages do."""
+    """Reads and writes the bodies of one protocol, as openai_chat and the modules beside it do."""
 
     LIMIT_STATUS: int
     PING: str
 
     def read_request(self, value: Any) -> AgentRequest: ...
-    def write_reply(self, answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]: ...
-    def write_events(self, answer: Answer, request: AgentRequest, created: int) -> Iterator[str]: ...
+    def write_reply(self, answers: Sequence[Answer], request: AgentRequest, created: int) -> dict[str, Any]: ...
+    def write_events(self, answers: Sequence[Answer], request: AgentRequest, created: int) -> Iterator[str]: ...
     def write_error(self, error: GatewayError) -> dict[str, Any]: ...
     def write_error_event(self, error: GatewayError) -> str: ...
 
@@ -167,6 +168,8 @@ class Gateway:
                     web.get(f"{base}/models", self._list_models),
                 ]
             )
+        for base in ("", "/s/{session}"):
+            app.router.add_post(f"{base}/inference/v1/generate", partial(self._serve, codec=vllm_tokens))
         app.router.add_post("/s/{session}/finish", self._finish)
         app.router.add_get("/health", self._report_health)
         if self._open_on_request:
@@ -201,7 +204,7 @@ class Gateway:
         return self._session(self._read_name(http), may_open=True)
 
     async def _serve(self, http: web.Request, codec: Codec) -> web.StreamResponse:
-        """Answer one request: read it, sample, and write the answer whole or as events."""
+        """Answer one request: read it, sample, and write the answers whole or as events."""
         # A request that cannot be read opens no session, but is counted in one that is open.
         session = self._sessions.get(self._read_name(http))
         stream: web.StreamResponse | None = None
@@ -213,9 +216,9 @@ class Gateway:
                 request = replace(request, is_retry=True)
             if request.stream:
                 async with keep_alive(http, codec.PING) as stream:
-                    answer = await session.answer(request)
+                    answers = await session.answer_all(request)
             else:
-                answer = await session.answer(request)
+                answers = await session.answer_all(request)
         except Exception as error:
             failure = describe_failure(error)
             refused = f"refused_{failure.kind}"
@@ -232,21 +235,23 @@ class Gateway:
             return web.json_response(codec.write_error(failure), status=status, headers=headers)
         created = int(time.time())
         # Before the last byte goes out: the client's next request may be read before this handler goes on.
-        session.mark_delivered(answer)
+        for answer in answers:
+            session.mark_delivered(answer)
         response: web.StreamResponse
         try:
             if stream is None:
-                response = web.json_response(codec.write_reply(answer, request, created))
+                response = web.json_response(codec.write_reply(answers, request, created))
                 await response.prepare(http)
             else:
                 response = stream
                 if not response.prepared:
                     await response.prepare(http)
-                for event in codec.write_events(answer, request, created):
+                for event in codec.write_events(answers, request, created):
                     await response.write(event.encode())
             await response.write_eof()
         except BaseException:
-            session.mark_lost(answer)
+            for answer in answers:
+                session.mark_lost(answer)
             raise
         return response
 
@@ -272,11 +277,7 @@ class Gateway:
         except GatewayError:
             roles = self.policies
         names = ["policy" if role == "policy" else f"{FROZEN}{role}" for role in roles]
-        models = [
-            {"id": name, "object": "model", "type": "model", "display_name": name, "created": 0, "owned_by": "-"}
-            for name in names
-        ]
-        return web.json_response({"object": "list", "data": models, "has_more": False})
+        return web.json_response(write_models(names, self.settings.max_context))
 
     async def _finish(self, http: web.Request) -> web.Response:
         try:

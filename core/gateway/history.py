@@ -74,6 +74,10 @@ class Continuation:
     key: RequestKey
 
 
+NOWHERE = Continuation((), None, (), (), (), (), (0, ()))
+"""Stands for a request of token ids, which continues no message."""
+
+
 class AnswerTree:
     """Holds the answers of a session. The ids that clients see follow from `salt`."""
 

@@ -1,18 +1,19 @@
-"""What the three protocols have in common: the messages of a request, what it asks for, and the errors it can get.
+"""What the protocols have in common: the messages of a request, what it asks for, and the errors it can get.
 
-The codecs (openai_chat.py, openai_responses.py, anthropic_messages.py) read a request into an `AgentRequest` and write
-the answer of the session in their own form.
+The codecs (openai_chat.py, openai_responses.py, anthropic_messages.py, vllm_tokens.py) read a request into an
+`AgentRequest` and write the answers of the session in their own form.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from core.text.tool_calls import ToolSchema
+from core.vllm_wire import TokensBody
 
 MessageRole = Literal["system", "user", "assistant", "tool"]
 
@@ -58,6 +59,8 @@ class AgentRequest:
     `continues` is the wire id of an earlier response that the messages follow (Responses' previous_response_id).
     `instructions` are a system message that comes first and replaces the one of the response that is continued.
     `hides_tools` says that the client has tools but wants no call now, and `single_call` that it wants one at most.
+    It wants `n` answers, and JSON with `wants_json`. With `wants_ids` and `wants_logprobs` it gets those of the tokens.
+    `tokens` are the body of a request whose prompt is token ids and no messages.
     """
 
     model: str
@@ -76,6 +79,11 @@ class AgentRequest:
     is_retry: bool = False
     hides_tools: bool = False
     single_call: bool = False
+    n: int = 1
+    wants_json: bool = False
+    wants_ids: bool = False
+    wants_logprobs: bool = False
+    tokens: TokensBody | None = None
 
 
 class GatewayError(Exception):
@@ -103,6 +111,14 @@ class ContextFullError(GatewayError):
 def refuse(path: str, message: str) -> GatewayError:
     """Make the error of a field that cannot be served as it is."""
     return GatewayError(400, "bad_request", message, path)
+
+
+def refuse_part(path: str, kind: str, kinds: Collection[str]) -> GatewayError:
+    """Make the error of a part of a message that is none of `kinds`. What is no text has a name of its own."""
+    unread = next((name for name in ("image", "audio", "video", "file", "document") if name in kind), None)
+    if unread is None:
+        return refuse(path, f"{kind!r} is not implemented; only {', '.join(kinds)}")
+    return GatewayError(400, f"no_{unread}", f"{kind!r}: the policy reads text alone; leave the {unread} out", path)
 
 
 def write_event(kind: str, **fields: Any) -> str:

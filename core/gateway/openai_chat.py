@@ -1,24 +1,29 @@
 """The protocol of OpenAI's Chat Completions, `POST /v1/chat/completions`.
 
 Thoughts go out and come back as `reasoning_content`, as with SGLang, vLLM and DeepSeek; most clients drop it.
+`return_token_ids` and `logprobs` give the tokens of prompt and answers, in vLLM's form.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from core.gateway.bodies import FORCED, MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.text.tool_calls import ToolSchema
+from core.vllm_wire import write_logprobs
 
 LIMIT_STATUS = 404
 """Refuses a client that has had all its turns. LiteLLM's own clients, such as mini-swe-agent, retry on any other."""
 
 PING = ": keep-alive\n\n"
 """Keeps a stream alive until the answer is there: a comment, which clients skip."""
+
+MAX_ANSWERS = 128
+"""Bounds the answers to one request."""
 
 _WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
@@ -36,14 +41,21 @@ def read_request(value: Any) -> AgentRequest:
     Raises GatewayError with the path of a field that cannot be served.
     """
     body = Body(value)
-    body.take_only("n", 1)
+    n = body.take_count("n") or 1
+    if n > MAX_ANSWERS:
+        raise refuse("n", f"must be at most {MAX_ANSWERS}, is {n}")
     tools = body.take_each("tools", _read_tool_again)
     hides_tools = body.take_only("tool_choice", "auto", "none", why=FORCED) == "none"
     single_call = not body.take("parallel_tool_calls", bool, True)
-    body.take_only("response_format", {"type": "text"}, why=FORCED)
     body.take_only("modalities", ["text"])
     body.take_only("frequency_penalty", 0)
     body.take_only("presence_penalty", 0)
+    body.take_only("repetition_penalty", 1)
+    body.take_only("top_logprobs", 0, why="would need log-probs of tokens that were not sampled")
+    extra = body.take_body("extra_body")  # rLLM's gateway sends the field here and at its place
+    extra.take("return_token_ids", bool)
+    extra.close()
+    top_k = body.take("top_k", int)
     stream_options = body.take_body("stream_options")
     stream_usage = stream_options.take("include_usage", bool, False)
     stream_options.close("include_obfuscation")
@@ -54,6 +66,7 @@ def read_request(value: Any) -> AgentRequest:
         tools=() if hides_tools else tools,
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
+        top_k=None if top_k in (-1, 0) else top_k,
         seed=body.take("seed", int),
         max_tokens=next((limit for limit in limits if limit is not None), None),
         stop=body.take_stops("stop"),
@@ -61,6 +74,10 @@ def read_request(value: Any) -> AgentRequest:
         stream_usage=stream_usage,
         hides_tools=hides_tools and bool(tools),
         single_call=single_call,
+        n=n,
+        wants_json=body.take_format("response_format"),
+        wants_ids=body.take("return_token_ids", bool, False),
+        wants_logprobs=body.take("logprobs", bool, False),
     )
     body.close(*_WITHOUT_EFFECT)
     return request
@@ -112,8 +129,21 @@ def _read_call(value: Any, path: str) -> WireCall:
 _read_tool_again, _read_message_again = remember(_read_tool, MAX_TOOL_BYTES), remember(_read_message)
 
 
-def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
-    """Return the body of an answer."""
+def write_reply(answers: Sequence[Answer], request: AgentRequest, created: int) -> dict[str, Any]:
+    """Return the body of the answers to a request."""
+    return {
+        **_write_head(answers, request, created),
+        "object": "chat.completion",
+        "choices": [
+            {"index": i, "message": _write_message(answer), **_write_tokens(answer, request)}
+            for i, answer in enumerate(answers)
+        ],
+        "usage": _add_usages(answers),
+        **_write_prompt(answers, request),
+    }
+
+
+def _write_message(answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.message.text or None}
     if answer.message.reasoning:
         message["reasoning_content"] = answer.message.reasoning
@@ -121,38 +151,50 @@ def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str
         message["tool_calls"] = [_write_call(call) for call in answer.message.calls]
     elif message["content"] is None:
         message["content"] = ""
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason(answer), "logprobs": None}
-    head = _write_head(answer, request, created)
+    return message
+
+
+def _write_tokens(answer: Answer, request: AgentRequest) -> dict[str, Any]:
+    """Return why an answer ended, and its tokens as far as the client wants them, as fields of a choice."""
+    ids = answer.completion.token_ids
     return {
-        **head,
-        "object": "chat.completion",
-        "choices": [choice],
-        "usage": write_usage(answer, "prompt", "completion"),
+        "finish_reason": finish_reason(answer),
+        "logprobs": write_logprobs(answer.completion) if request.wants_logprobs else None,
+        **({"token_ids": ids} if request.wants_ids else {}),
     }
 
 
-def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterator[str]:
-    """Yield the server-sent events of an answer."""
-    head = {**_write_head(answer, request, created), "object": "chat.completion.chunk"}
+def _write_prompt(answers: Sequence[Answer], request: AgentRequest) -> dict[str, Any]:
+    return {"prompt_token_ids": answers[0].prompt_ids} if request.wants_ids else {}
 
-    def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        return _write_event({**head, "choices": [choice]})
 
-    yield chunk({"role": "assistant", "content": ""})
+def write_events(answers: Sequence[Answer], request: AgentRequest, created: int) -> Iterator[str]:
+    """Yield the server-sent events of the answers: the prompt's ids in the first one, an answer's in its last."""
+    head = {**_write_head(answers, request, created), "object": "chat.completion.chunk"}
+    prompt = _write_prompt(answers, request)
+    for index, answer in enumerate(answers):
+        for delta, end in _list_deltas(answer, request):
+            choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None, **end}
+            yield _write_event({**head, **prompt, "choices": [choice]})
+            prompt = {}
+    if request.stream_usage:
+        yield _write_event({**head, "choices": [], "usage": _add_usages(answers)})
+    yield "data: [DONE]\n\n"
+
+
+def _list_deltas(answer: Answer, request: AgentRequest) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each part of an answer, with the other fields of its choice."""
+    yield {"role": "assistant", "content": ""}, {}
     if answer.message.reasoning:
-        yield chunk({"reasoning_content": answer.message.reasoning})
+        yield {"reasoning_content": answer.message.reasoning}, {}
     if answer.message.text:
-        yield chunk({"content": answer.message.text})
+        yield {"content": answer.message.text}, {}
     for index, call in enumerate(answer.message.calls):
         begun = _write_call(call)
         begun["function"] = {"name": call.name, "arguments": ""}
-        yield chunk({"tool_calls": [{"index": index, **begun}]})
-        yield chunk({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]})
-    yield chunk({}, finish_reason(answer))
-    if request.stream_usage:
-        yield _write_event({**head, "choices": [], "usage": write_usage(answer, "prompt", "completion")})
-    yield "data: [DONE]\n\n"
+        yield {"tool_calls": [{"index": index, **begun}]}, {}
+        yield {"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]}, {}
+    yield {}, _write_tokens(answer, request)
 
 
 def write_error(error: GatewayError) -> dict[str, Any]:
@@ -170,8 +212,8 @@ def _write_event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def _write_head(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
-    return {"id": answer.wire_id("chatcmpl"), "created": created, "model": request.model}
+def _write_head(answers: Sequence[Answer], request: AgentRequest, created: int) -> dict[str, Any]:
+    return {"id": answers[0].wire_id("chatcmpl"), "created": created, "model": request.model}
 
 
 def _write_call(call: WireCall) -> dict[str, Any]:
@@ -183,6 +225,16 @@ def finish_reason(answer: Answer) -> str:
     if answer.completion.finish_reason == "length":
         return "length"
     return "tool_calls" if answer.message.calls else "stop"
+
+
+def _add_usages(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return the tokens of all answers; they have one prompt."""
+    usage = write_usage(answers[0], "prompt", "completion")
+    for answer in answers[1:]:
+        usage["completion_tokens"] += len(answer.completion.token_ids)
+        usage["total_tokens"] += len(answer.completion.token_ids)
+        usage["completion_tokens_details"]["reasoning_tokens"] += answer.reasoning_tokens
+    return usage
 
 
 def write_usage(answer: Answer, asked: str, given: str) -> dict[str, Any]:

@@ -13,7 +13,16 @@ from typing import Any
 from core.gateway import openai_chat
 from core.gateway.bodies import FORCED, MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, join_parts, refuse, write_event
+from core.gateway.messages import (
+    AgentRequest,
+    GatewayError,
+    WireCall,
+    WireMessage,
+    join_parts,
+    refuse,
+    refuse_part,
+    write_event,
+)
 from core.gateway.openai_chat import PING, ROLES, write_usage
 from core.text.tool_calls import ToolSchema
 
@@ -39,7 +48,7 @@ def read_request(value: Any) -> AgentRequest:
     body.take_only("truncation", "disabled", "auto")
     body.take_only("background", False)
     text = body.take_body("text")
-    text.take_only("format", {"type": "text"}, why=FORCED)
+    wants_json = text.take_format("format")
     text.close("verbosity")
     given = body.need("input", (str, list))
     items = given if isinstance(given, list) else [{"content": given}]
@@ -57,6 +66,7 @@ def read_request(value: Any) -> AgentRequest:
         instructions=body.take("instructions", str),
         hides_tools=hides_tools and bool(tools),
         single_call=single_call,
+        wants_json=wants_json,
     )
     body.close(*_WITHOUT_EFFECT)
     return request
@@ -149,14 +159,13 @@ def _read_part(item: Body, kind: str) -> WireMessage:
         summary = read_text(item.take("summary", list), item.at("summary"), ("summary_text",))
         sealed = item.take("encrypted_content", str, "")
         return WireMessage("assistant", "", (thoughts or summary) or None, marks=(mark, sealed))
-    raise refuse(
-        item.at("type"),
-        f"{kind!r} is not implemented; only message, reasoning, function_call, function_call_output and item_reference",
-    )
+    known = ("message", "reasoning", "function_call", "function_call_output", "item_reference")
+    raise refuse_part(item.at("type"), kind, known)
 
 
-def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
+def write_reply(answers: Sequence[Answer], request: AgentRequest, created: int) -> dict[str, Any]:
     """Return the body of an answer."""
+    (answer,) = answers
     cut = answer.completion.finish_reason == "length"
     return {
         **_write_head(answer, request, created),
@@ -167,8 +176,9 @@ def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str
     }
 
 
-def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterator[str]:
+def write_events(answers: Sequence[Answer], request: AgentRequest, created: int) -> Iterator[str]:
     """Yield the server-sent events of an answer."""
+    (answer,) = answers
     numbers = count()
 
     def event(kind: str, **fields: Any) -> str:
@@ -195,7 +205,7 @@ def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterato
             yield event(f"response.{name}.done", **at, text=part["text"], **logprobs)
             yield event("response.content_part.done", **at, part=part)
         yield event("response.output_item.done", output_index=index, item=item)
-    whole = write_reply(answer, request, created)
+    whole = write_reply(answers, request, created)
     yield event("response.incomplete" if whole["status"] == "incomplete" else "response.completed", response=whole)
 
 

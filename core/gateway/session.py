@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from core.gateway.echoes import EchoKind
-from core.gateway.history import Answer, AnswerTree, Continuation, RequestKey
+from core.gateway.history import NOWHERE, Answer, AnswerTree, Continuation, RequestKey
 from core.gateway.messages import (
     AgentRequest,
     ContextFullError,
@@ -32,7 +32,9 @@ from core.gateway.messages import (
 from core.gateway.transcriber import History, Transcriber
 from core.policy.base import Policy, PolicyError
 from core.seeds import derive_seed
+from core.text.call_formats import Reply
 from core.text.tokenizer import Ids
+from core.text.tool_calls import CallError, parse_json
 from core.types import Completion, Sampling, Turn
 
 INSTRUCTIONS = ("instructions",)
@@ -134,6 +136,21 @@ class GatewaySession:
         """The seconds since a request last began or was answered; 0 while one runs."""
         return 0.0 if self._running else time.monotonic() - self._used_at
 
+    async def answer_all(self, request: AgentRequest) -> list[Answer]:
+        """Sample the `n` answers to a request. They are siblings, each a turn. If one fails, none of them counts."""
+        seed = request.seed
+        asked = [request if seed is None else replace(request, seed=seed + i) for i in range(request.n)]
+        answers = [asyncio.ensure_future(self.answer(each)) for each in asked]
+        try:
+            return await asyncio.gather(*answers)
+        except BaseException:
+            for each in answers:
+                each.cancel()
+            for outcome in await asyncio.gather(*answers, return_exceptions=True):
+                if isinstance(outcome, Answer):
+                    self.mark_lost(outcome)
+            raise
+
     async def answer(self, request: AgentRequest) -> Answer:
         """Sample the answer to a request. It counts once `mark_delivered` was called for it.
 
@@ -152,9 +169,12 @@ class GatewaySession:
         sampling = self._make_sampling(request, prompt_ids)
         completion = await self._sample(role, continuation, prompt_ids, sampling)
         self.kept_tokens += len(prompt_ids) + len(completion.token_ids)
-        reply, thoughts, stop_text = self._transcriber.read(prompt_ids, completion, request.tools, request.stop)
+        if request.tokens is None:
+            reply, thoughts, stop_text = self._transcriber.read(prompt_ids, completion, request.tools, request.stop)
+        else:  # the client reads the ids itself
+            reply, thoughts, stop_text = Reply(self._transcriber.tokenizer.decode(completion.token_ids)), 0, None
         number = len(self._tree.answers) + 1
-        self._note_wishes(request, number, len(reply.calls))
+        self._note_wishes(request, number, reply)
         wire_key = self._tree.make_wire_key(number)
         if reply.error is not None:
             self.note(f"malformed_{reply.error.kind}", number)
@@ -187,14 +207,18 @@ class GatewaySession:
         self._tree.add(answer)
         return answer
 
-    def _note_wishes(self, request: AgentRequest, number: int, calls: int) -> None:
-        """Note what became of a client's wishes about calls. The turn keeps every token, whatever the client gets."""
+    def _note_wishes(self, request: AgentRequest, number: int, reply: Reply) -> None:
+        """Note what became of a client's wishes. The turn keeps every token, whatever the client gets."""
         if request.hides_tools:
             self.note("tools_hidden", number)
-        if request.single_call and calls > 1:
+        if request.single_call and len(reply.calls) > 1:
             self.note("later_calls_dropped", number)
         if any(tool.strict for tool in request.tools):
             self._note_once("strict_ignored", number)
+        if request.wants_json:
+            self._note_once("format_unforced", number)
+            if not reply.calls and isinstance(parse_json(reply.text), CallError):
+                self.note("format_missed", number)
 
     async def _sample(self, role: str, continuation: Continuation, prompt_ids: Ids, sampling: Sampling) -> Completion:
         call = asyncio.ensure_future(self._policies[role].generate(prompt_ids, sampling, self.session_id))
@@ -220,6 +244,8 @@ class GatewaySession:
     async def ask(self, request: AgentRequest) -> Answer:
         """Answer a request of this process, which has the answer at once. A refusal is counted, as over HTTP."""
         try:
+            if request.n > 1:
+                raise refuse("n", f"{request.n} answers are served over HTTP alone")
             answer = await self.answer(request)
         except GatewayError as error:
             self.note(f"refused_{error.kind}")
@@ -305,10 +331,19 @@ class GatewaySession:
             seed = derive_seed(seed, digest.hex(), self._calls_by_prompt[digest])
             self._calls_by_prompt[digest] += 1
         limit = min(room, sampling.max_new_tokens, request.max_tokens or room)
-        return replace(sampling, max_new_tokens=limit, seed=seed, stop=(*sampling.stop, *request.stop))
+        stop_ids = request.tokens.sampling_params.stop_token_ids or () if request.tokens else ()
+        return replace(
+            sampling,
+            max_new_tokens=limit,
+            seed=seed,
+            stop=(*sampling.stop, *request.stop),
+            stop_token_ids=(*sampling.stop_token_ids, *stop_ids),
+        )
 
     def _prepare(self, request: AgentRequest) -> tuple[Continuation, Ids, tuple[bool, ...]]:
         """Find where the request continues; return that, its prompt, and which answers in it keep their thoughts."""
+        if request.tokens is not None:
+            return NOWHERE, tuple(request.tokens.token_ids), ()
         self._transcriber.check_tools(request.tools)
         messages = self._join_messages(request)
         if not messages:

@@ -25,6 +25,7 @@ from core.rollout.method import RolloutError
 from core.runs.record import read_rollouts
 from core.types import Sampling
 from scripts.serve_gateway import open_record
+from tests.kit import script_policy
 
 from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, WRITERS
 from .model import RandomModel, check_contexts
@@ -217,12 +218,12 @@ async def test_a_tool_of_a_namespace_is_called_by_its_full_name():
 
 
 BAD_CHAT = {
-    "n": ({"n": 2}, "n"),
+    "n": ({"n": 200}, "n"),
+    "other tokens' log-probs": ({"logprobs": True, "top_logprobs": 3}, "top_logprobs"),
     "forced tool": ({"tool_choice": "required"}, "tool_choice"),
     "logit bias": ({"logit_bias": {"1": 5}}, "logit_bias"),
-    "JSON mode": ({"response_format": {"type": "json_object"}}, "response_format"),
+    "grammar": ({"response_format": {"type": "grammar"}}, "response_format.type"),
     "unknown": ({"beam_width": 4}, "beam_width"),
-    "image": ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
     "role": ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
     "temperature": ({"temperature": 9}, "temperature"),
     "no model": ({"model": None}, "model"),
@@ -258,7 +259,7 @@ async def test_what_cannot_be_served_is_refused_with_its_path():
         wanted = {"effort": "high", "format": {"type": "json_schema", "schema": {}}}
         error = await client.post("/v1/messages", {**body, "max_tokens": 9, "output_config": wanted}, status=400)
         assert error["error"]["message"] == "output_config.format: is not implemented"
-        error = (await client.post("/v1/responses", {"model": "policy", "input": [{"type": "image"}]}, status=400))[
+        error = (await client.post("/v1/responses", {"model": "policy", "input": [{"type": "mcp_call"}]}, status=400))[
             "error"
         ]
         assert error["param"] == "input.0.type"
@@ -271,6 +272,101 @@ async def test_what_cannot_be_served_is_refused_with_its_path():
     assert gateway.counters == finished["counters"]
 
 
+async def test_what_is_no_text_is_refused_by_its_name():
+    model = make_model()
+    async with serve(model) as (_, client):
+        for kind, name in (("image_url", "image"), ("input_audio", "audio"), ("video_url", "video"), ("file", "file")):
+            body = {"model": "policy", "messages": [{"role": "user", "content": [{"type": kind}]}]}
+            error = (await client.post("/v1/chat/completions", body, status=400))["error"]
+            assert (error["param"], error["code"]) == ("messages.0.content.0.type", f"no_{name}")
+            assert f"leave the {name} out" in error["message"]
+        for kind in ("image", "document"):
+            result = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": kind}]}
+            for block in ({"type": kind}, result):
+                body = {"model": "policy", "max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
+                assert kind in (await client.post("/v1/messages", body, status=400))["error"]["message"]
+        for item in ({"type": "image_generation_call"}, {"role": "user", "content": [{"type": "input_image"}]}):
+            assert (
+                "image"
+                in (await client.post("/v1/responses", {"model": "m", "input": [item]}, status=400))["error"]["code"]
+            )
+        finished = await finish(client, model)
+    assert finished["counters"]["refused_no_image"] == 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_chat_gives_the_tokens_of_prompt_and_answers(stream):
+    """In vLLM's form: in a stream the prompt's ids are in the first chunk, and an answer's join over its chunks."""
+    model = make_model(calling=1.0, seed=1)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+    wants = {"return_token_ids": True, "logprobs": True, "top_logprobs": 0, "extra_body": {"return_token_ids": True}}
+    async with serve(model) as (_, client):
+        for _ in range(2):
+            body = {"model": "policy", "messages": messages, "tools": CHAT_TOOLS, "n": 2, "stream": stream, **wants}
+            reply = await client.post("/v1/chat/completions", body)
+            chunks = reply if stream else [reply]
+            calls = model.policy.calls[-2:]
+            assert [chunk.get("prompt_token_ids") for chunk in chunks if "prompt_token_ids" in chunk] == [
+                list(calls[0].prompt_ids)
+            ]
+            assert "prompt_token_ids" in chunks[0]
+            choices = [choice for chunk in chunks for choice in chunk["choices"]]
+            for number in range(2):
+                mine = [choice for choice in choices if choice["index"] == number]
+                ids = [i for choice in mine for i in choice.get("token_ids", ())]
+                logged = [entry for choice in mine for entry in (choice["logprobs"] or {"content": []})["content"]]
+                assert [(entry["token"], entry["logprob"]) for entry in logged] == [
+                    (f"token_id:{i}", -0.5) for i in ids
+                ]
+                assert ids[-1] == model.tokenizer.eos_token_id
+                given = join_chunks([{"choices": mine}]) if stream else mine[0]["message"]
+            messages += [
+                given,
+                *({"role": "tool", "tool_call_id": c["id"], "content": "-"} for c in given["tool_calls"]),
+            ]
+        plain = await client.post(
+            "/v1/chat/completions", {"model": "policy", "messages": messages, "tools": CHAT_TOOLS}
+        )
+        assert "prompt_token_ids" not in plain
+        assert (plain["choices"][0]["logprobs"], "token_ids" in plain["choices"][0]) == (None, False)
+        finished = await finish(client, model)
+    assert [turn["trained"] for turn in finished["turns"]] == [True] * 5
+    assert finished["counters"] == {"verbatim": 2}
+    assert len(finished["rows"]) == 3, "the two first answers that nothing follows, and the conversation"
+
+
+async def test_several_answers_have_seeds_of_their_own_and_count_together_or_not_at_all():
+    model = make_model(calling=0)
+    body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "n": 3, "seed": 7}
+    async with serve(model, max_turns=5) as (gateway, client):
+        gateway.open_session("free")
+        async with client.http.post(f"{client.base[:-3]}free/v1/chat/completions", json=body) as response:
+            usage = (await response.json())["usage"]
+        assert [call.sampling.seed for call in model.policy.calls] == [7, 8, 9]
+        finished = await gateway.finish_session("free")
+        assert usage["completion_tokens"] == sum(len(turn.completion.token_ids) for turn in finished.turns)
+        await client.post("/v1/chat/completions", body)
+        error = await client.post("/v1/chat/completions", body, status=404)
+        assert error["error"]["code"] == "turn_limit"
+        counters = (await finish(client, model))["counters"]
+    assert counters == {"unanswered": 2, "refused_turn_limit": 1}
+
+
+async def test_json_is_asked_of_the_policy_but_never_forced():
+    model = make_model()
+    model.policy = script_policy(model.tokenizer, ['{"a": 1}', "no", '{"a": 1} and more'])
+    schema = {"name": "a", "schema": {"type": "object"}, "strict": True}
+    question = {"role": "user", "content": "hello"}
+    async with serve(model) as (_, client):
+        for wanted in ({"type": "json_object"}, {"type": "json_schema", "json_schema": schema}):
+            body = {"model": "policy", "messages": [question], "response_format": wanted}
+            await client.post("/v1/chat/completions", body)
+        text = {"format": {"type": "json_schema", **schema}}
+        await client.post("/v1/responses", {"model": "policy", "input": [question], "text": text})
+        finished = await finish(client, model)
+    assert finished["counters"] == {"format_unforced": 1, "format_missed": 2}
+
+
 CONVERSATION = [
     WireMessage("system", "-"),
     WireMessage("user", "hello"),
@@ -281,6 +377,19 @@ PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "anthropi
 BODIES = {
     PATHS[name]: {"model": "policy", "temperature": 1.0, "stream": False, **write(CONVERSATION, random.Random(0))}
     for name, (_, write) in WRITERS.items()
+}
+BODIES[PATHS["chat"]] |= {
+    "n": 1,
+    "return_token_ids": True,
+    "logprobs": True,
+    "response_format": {"type": "json_object"},
+}
+BODIES["/inference/v1/generate"] = {
+    "model": "policy",
+    "token_ids": [1, 2, 3],
+    "sampling_params": {"max_tokens": 9, "stop_token_ids": [2], "logprobs": 1, "temperature": 1.0},
+    "return_token_ids": True,
+    "stream": False,
 }
 JUNK: tuple[Any, ...] = (
     None, True, 0, -1, 2.5, 10**400, "", "\x00", "\ud800", "<|im_end|>", [], {}, [[]], {"type": "x"}, [None],
