@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from core.data import Notes, read_tasks
     from core.hub import CheckpointError, resolve
     from core.rollout.method import RolloutError, method_spec
-    from core.rollout.preview import check_templates, find_first_prompt
+    from core.rollout.preview import check_templates, find_first_prompt, invent_addresses
     from core.text.tokenizer import check_vocabulary, load_tokenizer
     from core.types import Task
     from scripts.try_formats import has_weights, try_formats
@@ -78,13 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, RolloutError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-
-
-def invent_addresses(sections: dict[str, Any], file: Path) -> list[str]:
-    """Return overrides by which no service needs to run, for none is asked before the first prompt."""
-    names = re.findall(r"\{(\w+)\}", str(sections))
-    file.write_text("".join(f"{name}: http://127.0.0.1:9\n" for name in names))
-    return [f"{key}.addresses={file}" for key, section in sections.items() if "'addresses': '" in str(section)]
 
 
 def find_limits(sections: dict[str, Any]) -> Iterator[tuple[str, int]]:

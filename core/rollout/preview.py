@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from core.config import RecipeError
 from core.policy.base import PolicyError, Roles
@@ -33,6 +35,13 @@ def check_templates(path: str | Path, tasks: Iterable[Task], tokenizer: Tokenize
                 f"{path}: {task.task_id}: field 'messages': the model's chat template refuses the roles "
                 f"{', '.join(roles)} ({error}). Fix: write all into the question, or take another model."
             ) from error
+
+
+def invent_addresses(sections: dict[str, Any], file: Path) -> list[str]:
+    """Return overrides by which no service of `addresses` needs to run; one that is asked is not there."""
+    names = re.findall(r"\{(\w+)\}", str(sections))
+    file.write_text("".join(f"{name}: http://127.0.0.1:9\n" for name in names))
+    return [f"{key}.addresses={file}" for key, section in sections.items() if "'addresses': '" in str(section)]
 
 
 async def find_first_prompt(method: Method, task: Task) -> tuple[str, Ids]:
