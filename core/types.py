@@ -146,6 +146,8 @@ class Trajectory:
 
 Group = Sequence[Trajectory]
 """Holds the trajectories of one task, whose rewards are compared."""
+EDGE = "edge:"
+"""Begins the name of an event in which an agent says how its requests belong together."""
 
 
 @dataclass(frozen=True, slots=True)

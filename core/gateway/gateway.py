@@ -24,9 +24,9 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from core.gateway import anthropic_messages, openai_chat, openai_responses, vllm_tokens
-from core.gateway.bodies import parse_body
+from core.gateway.bodies import Body, parse_body
 from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, GatewayError
+from core.gateway.messages import AgentRequest, GatewayError, refuse
 from core.gateway.session import FROZEN, TURN_LIMITS, FinishedSession, GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy, PolicyError
@@ -52,6 +52,9 @@ MAX_SESSIONS = 10_000
 """Bounds the open sessions of a gateway that opens them on request."""
 
 SESSION_NAME = re.compile(r"[A-Za-z0-9._:@+~-]{1,200}")
+
+ACP_HEADER, EDGE_TYPE, MAX_NAME = "X-ACP-Model-Request-ID", re.compile(r"[A-Za-z0-9._:-]{1,128}"), 128
+"""Name requests and how they belong together, as agents of the Agent Client Protocol do."""
 
 KEPT_CLOSED = 10_000
 """Bounds the closed sessions that are remembered, so that a late request gets 410 and not 404."""
@@ -234,6 +237,8 @@ class Gateway:
             headers = {"x-should-retry": "false"} if status < 500 else {}
             return web.json_response(codec.write_error(failure), status=status, headers=headers)
         created = int(time.time())
+        if named := http.headers.get(ACP_HEADER):
+            session.name_request(named[:MAX_NAME], answers[0])
         # Before the last byte goes out: the client's next request may be read before this handler goes on.
         for answer in answers:
             session.mark_delivered(answer)
@@ -281,7 +286,11 @@ class Gateway:
 
     async def _finish(self, http: web.Request) -> web.Response:
         try:
-            return web.json_response(await self._finish_and_tell(http.match_info["session"]))
+            name = http.match_info["session"]
+            body = Body(parse_body(await http.read() or b"{}"))
+            for kind, source, target in body.take_each("edges", _read_edge):
+                self._session(name, may_open=False).add_edge(kind, source, target)
+            return web.json_response(await self._finish_and_tell(name))
         except GatewayError as error:
             return web.json_response(openai_chat.write_error(error), status=error.status)
 
@@ -318,6 +327,15 @@ class Gateway:
 
     async def _report_health(self, _: web.Request) -> web.Response:
         return web.json_response({"sessions": len(self._sessions), "counters": dict(self.counters)})
+
+
+def _read_edge(value: Any, path: str) -> tuple[str, str, str]:
+    """Read one of ACP's semantic edges."""
+    edge = Body(value, path)
+    kind = edge.need("type", str)
+    if not EDGE_TYPE.fullmatch(kind):
+        raise refuse(edge.at("type"), "must have 1 to 128 letters, digits or characters of ._:-")
+    return kind, edge.need("source_request_id", str), edge.need("target_request_id", str)
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ from core.seeds import derive_seed
 from core.text.call_formats import Reply
 from core.text.tokenizer import Ids
 from core.text.tool_calls import CallError, parse_json
-from core.types import Completion, Sampling, Turn
+from core.types import EDGE, Completion, Sampling, Turn
 
 INSTRUCTIONS = ("instructions",)
 """Marks the system message that Responses' instructions make."""
@@ -122,6 +122,7 @@ class GatewaySession:
         self._tree = AnswerTree(salt or session_id)
         self._unanswered: Counter[RequestKey] = Counter()
         self._calls_by_prompt: Counter[bytes] = Counter()
+        self._named: dict[str, int] = {}
         self._echoes_seen: set[tuple[EchoKind, str]] = set()
         self._running: set[asyncio.Future[Completion]] = set()
         self._used_at = time.monotonic()
@@ -253,11 +254,25 @@ class GatewaySession:
         self.mark_delivered(answer)
         return answer
 
-    def note(self, event: str, turn: int | None = None) -> None:
+    def note(self, event: str, turn: int | None = None, **more: int) -> None:
         """Count an event, and keep at which turn (from 1) it happened. The first MAX_EVENTS are kept."""
         self.counters[event] += 1
         if len(self.events) < MAX_EVENTS:
-            self.events.append({"event": event} if turn is None else {"event": event, "turn": turn})
+            self.events.append({"event": event, **more} if turn is None else {"event": event, "turn": turn, **more})
+
+    def name_request(self, request_id: str, answer: Answer) -> None:
+        """Remember how the agent calls the request of an answer, for `add_edge`."""
+        self._named[request_id] = answer.number
+
+    def add_edge(self, kind: str, source: str, target: str) -> None:
+        """Note that the request `target` follows `source` as a `kind` such as `subagent_call` or `compaction`.
+
+        An agent that speaks ACP says so; it names requests by the header X-ACP-Model-Request-ID.
+        """
+        if source in self._named and target in self._named:
+            self.note(f"{EDGE}{kind}", self._named[target], source=self._named[source])
+        else:
+            self.note("edge_of_unknown_request")
 
     def _note_once(self, event: str, turn: int) -> None:
         if event not in self.counters:

@@ -26,6 +26,7 @@ from core.rewards.answer_grader import is_accepted
 from core.runs.files import is_newest, write_text
 from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn, read_rollouts
 from core.runs.run_folder import VIEW_FILE, RunFolder
+from core.types import EDGE
 
 MAX_ROLLOUTS = 64
 MAX_PROMPT = 2000
@@ -179,8 +180,9 @@ def find_segments(rollout: RecordedRollout) -> list[dict[str, Any]]:
     """Cut the turns into segments, in which each prompt goes on from all ids of the turn before.
 
     Returns for each its `turns` by place and, if it begins like an earlier turn (a sub-agent, a compaction, a rewritten
-    history), `base`: that turn, and how many ids they share.
+    history), `base`: that turn, and how many ids they share. `labels` are what the agent itself says of its first turn.
     """
+    told = [event for event in rollout.log.get("wire") or () if event["event"].startswith(EDGE) and "turn" in event]
     segments: list[dict[str, Any]] = []
     of_turn: list[int] = []
     whole: list[list[int]] = []
@@ -192,7 +194,8 @@ def find_segments(rollout: RecordedRollout) -> list[dict[str, Any]]:
         else:
             base = turn.base if before is None else (before, len(whole[before]))
             of_turn.append(len(segments))
-            segments.append({"turns": [place], "base": base})
+            labels = [f"{e['event'].removeprefix(EDGE)} {e['source']}" for e in told if e["turn"] == place + 1]
+            segments.append({"turns": [place], "base": base, "labels": labels})
         whole.append([*prompt, *turn.sampled])
     return segments
 

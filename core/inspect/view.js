@@ -148,6 +148,7 @@ function renderSegments(rollout, article) {
     const roles = [...new Set(segment.turns.map((turn) => rollout.turns[turn].role))].join(", ");
     const button = make("button", "", `segment ${i + 1} · turn ${spansOf(segment.turns)} · ${roles}`);
     if (base !== undefined) button.append(make("small", "", ` begins with ${plural(shared, "token")} of turn ${base + 1}`));
+    if (segment.labels.length) button.append(make("small", "", ` ${segment.labels.join(", ")}`));
     button.style.marginLeft = `${24 * Math.min(depths[i], 12)}px`;
     button.addEventListener("click", () => article.querySelectorAll(".turn")[segment.turns[0]].scrollIntoView({ block: "start" }));
     fold.append(button);

@@ -181,8 +181,9 @@ async def harbor(engine: str, gateway: str, model: str) -> dict[str, Any]:
     llm = LiteLLM("openai/policy", api_base=f"{gateway}/s/harbor/v1", temperature=1.0, collect_rollout_details=True)
     turns: list[Turn] = []
     history: list[Any] = MESSAGES[:1]
-    for prompt in (MESSAGES[1]["content"], *FOLLOW_UPS):
-        response = await llm.call(prompt, message_history=history, max_tokens=BUDGET, api_key="-")
+    for place in ("France", "Italy", "Spain"):  # it takes no answer that the budget cuts
+        prompt = f"Answer with one word: what is the capital of {place}?"
+        response = await llm.call(prompt, message_history=history, max_tokens=300, api_key="-")
         turns.append((response.prompt_token_ids, response.completion_token_ids, response.logprobs))
         history = [*history, {"role": "user", "content": prompt}, {"role": "assistant", "content": response.content}]
     return {"turns": turns, "trained": sum(len(turn[1]) for turn in turns)}

@@ -367,6 +367,28 @@ async def test_json_is_asked_of_the_policy_but_never_forced():
     assert finished["counters"] == {"format_unforced": 1, "format_missed": 2}
 
 
+async def test_an_agents_own_edges_label_the_turns_that_they_lead_to():
+    """ACP's names of requests come with them, and its edges when the session is finished."""
+    model, recorded = make_model(calling=0), []
+    edges = [("task", "child", "subagent_call"), ("child", "task", "subagent_return"), ("task", "gone", "compaction")]
+    body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+    async with serve(model) as (gateway, client):
+        gateway._on_finish = lambda finished, written: recorded.extend(finished.events)
+        for name in ("task", "child", None):
+            headers = {"X-ACP-Model-Request-ID": name} if name else {}
+            await client.post("/v1/chat/completions", body, headers=headers)
+        wrong = {"edges": [{"source_request_id": "task", "target_request_id": "child", "type": "a b"}]}
+        assert (await client.post("/finish", wrong, status=400))["error"]["param"] == "edges.0.type"
+        told = [{"source_request_id": one, "target_request_id": two, "type": kind} for one, two, kind in edges]
+        finished = await client.post("/finish", {"edges": told})
+    assert finished["counters"] == {"edge:subagent_call": 1, "edge:subagent_return": 1, "edge_of_unknown_request": 1}
+    assert recorded == [
+        {"event": "edge:subagent_call", "turn": 2, "source": 1},
+        {"event": "edge:subagent_return", "turn": 1, "source": 2},
+        {"event": "edge_of_unknown_request"},
+    ]
+
+
 CONVERSATION = [
     WireMessage("system", "-"),
     WireMessage("user", "hello"),

@@ -24,7 +24,7 @@ from core.inspect.tokens import (
 from core.inspect.view import main
 from core.runs.record import RolloutLog, record_rollout
 from core.runs.run_folder import RunFolder
-from core.types import Task, Trajectory
+from core.types import EDGE, Completion, Task, Trajectory, Turn
 from tests import kit
 from tests.unit.report.conftest import Written, record_texts
 
@@ -136,6 +136,17 @@ def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_pat
     assert main([str(tmp_path / "rollout_7.pt")]) == 0
     (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
     assert (rollout["step"], rollout["turns"][0]["sampled"]) == (7, [2, 3])
+
+
+def test_a_segment_has_the_label_that_its_agent_gave(tmp_path: Path) -> None:
+    wire = [{"event": "verbatim", "turn": 1}, {"event": f"{EDGE}subagent_call", "turn": 2, "source": 1}]
+    turns = tuple(Turn("policy", (prompt,), Completion((7,), (-1.0,), "stop"), True) for prompt in (1, 2))
+    log = RolloutLog(tmp_path / "rollouts.jsonl.gz", lambda ids: [b"x"] * len(ids))
+    trajectory = Trajectory("t", turns, reward=1.0, log={"wire": wire})
+    log.append([record_rollout("train", 1, 0, Task("t", "?", ()), trajectory)])
+    assert main([str(log.path)]) == 0
+    (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
+    assert [segment["labels"] for segment in rollout["segments"]] == [[], ["subagent_call 1"]]
 
 
 def test_the_script_shows_every_token_under_every_key(empty: RunFolder) -> None:
