@@ -28,7 +28,7 @@ class Subcommand(NamedTuple):
 GROUPS = {
     "evaluate": "Scores",
     "serve": "Start servers",
-    "inspect": "Look into rollouts",
+    "inspect": "Rollouts",
     "data": "Data and models",
     "convert": "Convert checkpoints",
     "speed": "Measure speed and memory",
@@ -52,6 +52,9 @@ COMMANDS = {
     "inspect view": Subcommand("core.inspect.view", "Show the tokens of rollouts: mask, log-probs, advantages"),
     "inspect drift": Subcommand("core.inspect.drift", "Check that a run trained on the tokens that it sampled"),
     "inspect traces": Subcommand("core.inspect.traces", "Write rollouts as traces: MLflow, W&B, OpenTelemetry"),
+    "inspect export": Subcommand(
+        "core.inspect.export", "Rollouts as OpenEnv's TrainingTrace or Harbor's ATIF, and back"
+    ),
     "inspect replay": Subcommand("core.inspect.replay", "Train on recorded steps again, and compare bit by bit"),
     "inspect bundle": Subcommand("core.inspect.bundle", "Copy what a replay of one step needs into a folder"),
     "inspect reward": Subcommand("core.inspect.reward", "Attack a reward before training, and say what it pays"),

@@ -1,6 +1,6 @@
 """Looks into rollouts: a page of their tokens, a check for drift, traces, replays of training steps, bundles of them.
 
-It reads our record and the dumps of slime, TRL and verl, and attacks a reward before training. README.md shows what to
+It reads our record and those of slime, TRL, verl, OpenEnv and Harbor, and attacks a reward before training. README.md shows what to
 import. The modules named in `__all__` are public as a whole and not imported here: `replay` and `bundle` load a
 trainer, and `pytest_plugin` loads pytest.
 """
@@ -11,6 +11,8 @@ from core.inspect.tokens import refresh_view, write_record_view, write_view
 __all__ = [
     "bundle",
     "drift",
+    "export",
+    "foreign",
     "pytest_plugin",
     "read_dump",
     "refresh_view",

@@ -1,4 +1,4 @@
-"""This module opens any file of rollouts: our record, a dump of slime, a batch of TRL or verl."""
+"""This module opens any file of rollouts: our record, and those of slime, TRL, verl, OpenEnv and Harbor."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def is_dump(path: Path) -> bool:
 
 def read_dump(path: Path) -> Iterator[RecordedRollout]:
     """Yield the rollouts of a file. Raises ValueError, which names the file, for a broken one."""
+    if path.suffix == ".jsonl":
+        from core.inspect.foreign import read_foreign  # here, because it needs the segments of the viewer
+
+        yield from read_foreign(path)
+        return
     if not is_dump(path):
         yield from read_rollouts(path)
         return
