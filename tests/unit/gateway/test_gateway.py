@@ -350,6 +350,12 @@ async def test_several_answers_have_seeds_of_their_own_and_count_together_or_not
         assert error["error"]["code"] == "turn_limit"
         counters = (await finish(client, model))["counters"]
     assert counters == {"unanswered": 2, "refused_turn_limit": 1}
+    model.policy = script_policy(model.tokenizer, ["fine", PolicyError("engine", "it broke")])
+    async with serve(model) as (_, client):
+        await client.post("/v1/chat/completions", {**body, "n": 2}, status=500)
+        finished = await finish(client, model)
+    assert [turn["trained"] for turn in finished["turns"]] == [False]
+    assert finished["counters"] == {"unanswered": 1, "refused_policy_engine": 1}
 
 
 async def test_json_is_asked_of_the_policy_but_never_forced():
