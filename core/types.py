@@ -123,6 +123,8 @@ class Turn:
     prompt_ids: tuple[int, ...]
     completion: Completion
     trained: bool
+    seconds: tuple[float, float] | None = field(default=None, compare=False)
+    """Holds when the call began and ended, in seconds since its rollout began; None where no clock was read."""
 
 
 @dataclass(frozen=True, slots=True)

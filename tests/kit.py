@@ -33,6 +33,7 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
+from core.runs.files import Record, read_batches
 from core.text.tokenizer import encode_text
 from core.types import Sampling
 from core.worlds import CHAT_TEMPLATE
@@ -148,6 +149,14 @@ def room_for(size: int) -> Iterator[None]:
 PROGRAM = f"#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} \"$0\" \"$@\"\n' '''\n"
 """Begins a program in Python. `#!` and the path of our Python would not do where that path has a space: so the shell
 reads the second line, which Python reads as text."""
+
+
+def read_without_clocks(record: Path) -> list[list[Record]]:
+    """Return the rollouts of a record, those of a step together, without the seconds of their turns."""
+    steps = [rollouts for _, rollouts in read_batches(record)]
+    for turn in (turn for rollouts in steps for rollout in rollouts for turn in rollout["turns"]):
+        turn.pop("seconds", None)
+    return steps
 
 
 def is_running(pid: int) -> bool:

@@ -33,7 +33,8 @@ class Answer:
 
     `number` counts the answers of the session from 1, and `wire_key` stands in all ids under which the client will send
     the answer back. `continuation` says where its request continued. `kept` says for each stored answer before this one
-    whether its thoughts stand in `prompt_ids`. `stop_text` is the client's stop text that ended it, if any.
+    whether its thoughts stand in `prompt_ids`. `stop_text` is the client's stop text that ended it, if any. `seconds`
+    are those of its sampling (`Turn.seconds`).
     """
 
     number: int
@@ -48,6 +49,7 @@ class Answer:
     reasoning_tokens: int
     stop_text: str | None
     trainable: bool
+    seconds: tuple[float, float]
     delivered: bool = False
     retried: bool = False
 

@@ -125,7 +125,7 @@ class GatewaySession:
         self._named: dict[str, int] = {}
         self._echoes_seen: set[tuple[EchoKind, str]] = set()
         self._running: set[asyncio.Future[Completion]] = set()
-        self._used_at = time.monotonic()
+        self._began = self._used_at = time.monotonic()
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -168,7 +168,9 @@ class GatewaySession:
             raise GatewayError(404, "model_not_found", f"there is no role {role!r}; the roles are {known}", "model")
         continuation, prompt_ids, kept = self._prepare(request)
         sampling = self._make_sampling(request, prompt_ids)
+        asked = time.monotonic() - self._began
         completion = await self._sample(role, continuation, prompt_ids, sampling)
+        seconds = (asked, time.monotonic() - self._began)
         self.kept_tokens += len(prompt_ids) + len(completion.token_ids)
         if request.tokens is None:
             reply, thoughts, stop_text = self._transcriber.read(prompt_ids, completion, request.tools, request.stop)
@@ -204,6 +206,7 @@ class GatewaySession:
             reasoning_tokens=thoughts,
             stop_text=stop_text,
             trainable=trainable,
+            seconds=seconds,
         )
         self._tree.add(answer)
         return answer
@@ -302,7 +305,13 @@ class GatewaySession:
             self.note("unanswered")
             call.cancel()
         turns = tuple(
-            Turn(each.role, each.prompt_ids, each.completion, each.trainable and each.delivered and not each.retried)
+            Turn(
+                each.role,
+                each.prompt_ids,
+                each.completion,
+                each.trainable and each.delivered and not each.retried,
+                each.seconds,
+            )
             for each in self._tree.answers.values()
         )
         answers = self._tree.answers.values()

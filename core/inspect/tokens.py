@@ -254,6 +254,7 @@ def _pack_turn(turn: RecordedTurn) -> dict[str, Any]:
         "weight_version": show_text(turn.weight_version),
         "earlier_versions": [(show_text(version), count) for version, count in turn.earlier_versions],
         "finish_reason": turn.finish_reason,
+        "seconds": turn.seconds,
     }
 
 

@@ -1,8 +1,9 @@
 """Write recorded rollouts as traces: to MLflow, to Weights & Biases, or into a file in OpenTelemetry's format.
 
 A rollout is a trace. Below it is a span for each turn, and one for each call of a tool or an expert that the method has
-put into its log. Token counts stand under OpenTelemetry's names for generative models (gen_ai.usage.*). The record has
-no times, so the times of spans tell their order only. Without an option the last recorded training step is written.
+put into its log. Token counts stand under OpenTelemetry's names for generative models (gen_ai.usage.*). Times of spans
+tell their order only: the record's clock (`seconds` of a turn) is in the viewer's timeline. Without an option the last
+recorded training step is written.
 
     mlflow  RUN/seed-N/mlflow/mlflow.db, beside what run.trackers=[mlflow] writes; a rollout is written once.
             See it with: mlflow ui --backend-store-uri sqlite:///RUN/seed-N/mlflow/mlflow.db

@@ -156,6 +156,29 @@ function renderSegments(rollout, article) {
   return fold;
 }
 
+// When each turn was sampled, and what its conversation waited for before: tools, and other conversations.
+function renderTimeline(rollout) {
+  const end = Math.max(...rollout.turns.map((turn) => turn.seconds?.[1] ?? 0));
+  const fold = make("details", "timeline");
+  fold.append(make("summary", "", `timeline, ${end.toFixed(2)} s`));
+  const draw = (kind, label, [from, to]) => {
+    const row = make("div"), bar = make("i", kind);
+    bar.style.marginLeft = `${(100 * from) / end}%`;
+    bar.style.width = `${(100 * (to - from)) / end}%`;
+    row.append(make("small", "", `${label} · ${from.toFixed(2)}–${to.toFixed(2)} s`), bar);
+    fold.append(row);
+  };
+  for (const { turns } of rollout.segments) {
+    turns.forEach((place, i) => {
+      const turn = rollout.turns[place], before = rollout.turns[turns[i - 1]];
+      if (!turn.seconds) return;
+      if (before?.seconds) draw("wait", `between ${turns[i - 1] + 1} and ${place + 1}: tools`, [before.seconds[1], turn.seconds[0]]);
+      draw("sample", `turn ${place + 1}, ${turn.role}`, turn.seconds);
+    });
+  }
+  return fold;
+}
+
 function renderCalls(rollout) {
   const fold = make("details"), seconds = rollout.calls.reduce((sum, call) => sum + (call.seconds ?? 0), 0);
   fold.append(make("summary", "", `${plural(rollout.calls.length, "call")} of tools${seconds ? `, ${seconds.toFixed(2)} s` : ""}`));
@@ -207,7 +230,9 @@ function renderRollout(rollout) {
   const answers = rollout.answers.join(" | ");
   for (const [name, value] of [["question", rollout.question], ["answers", answers], ["rows", rows.join(" · ")]])
     if (value) facts.append(make("dt", "", name), make("dd", "", value));
-  article.append(title, badges, facts, renderSegments(rollout, article), ...rollout.turns.map((_, index) => renderTurn(rollout, index)));
+  article.append(title, badges, facts, renderSegments(rollout, article));
+  if (rollout.turns.some((turn) => turn.seconds)) article.append(renderTimeline(rollout));
+  article.append(...rollout.turns.map((_, index) => renderTurn(rollout, index)));
   if (rollout.calls.length) article.append(renderCalls(rollout));
   for (const name of ["metrics", "log"]) {
     if (!rollout[name]) continue;

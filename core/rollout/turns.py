@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ class Turns:
         self._calls = 0
         self._branches = 0
         self._path: tuple[int, ...] = ()
+        self._began = time.monotonic()
 
     def branch(self) -> Turns:
         """Return turns for a conversation beside this one, kept in the same `recorded`.
@@ -34,6 +36,7 @@ class Turns:
         branch = Turns(self._sampling, self._session)
         branch.recorded = self.recorded
         branch._path = (*self._path, self._branches)
+        branch._began = self._began
         self._branches += 1
         return branch
 
@@ -57,8 +60,10 @@ class Turns:
         seed = None if sampling.seed is None else derive_seed(sampling.seed, *self._path, call)
         self._calls += 1
         request = replace(sampling, max_new_tokens=max_new_tokens, seed=seed)
+        asked = time.monotonic() - self._began
         completion = await policy.generate(prompt_ids, request, self._session)
         if completion.finish_reason == "abort":
             raise RolloutError("aborted", f"the engine aborted call {call}, of {role}")
-        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained))
+        seconds = (asked, time.monotonic() - self._began)
+        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained, seconds))
         return completion

@@ -62,6 +62,8 @@ class RecordedTurn(_Part):
     earlier_versions: list[tuple[str, Count]] = []
     """Lists which weights sampled the first tokens, and how many, if the weights changed meanwhile."""
     finish_reason: FinishReason
+    seconds: tuple[float, float] | None = None
+    """Holds when the call began and ended, in seconds since the rollout began; older records have none."""
 
     @property
     def versions(self) -> list[str]:
@@ -154,7 +156,7 @@ class RecordedRollout(_Part):
             completion = Completion(
                 tuple(turn.sampled), logprobs, turn.finish_reason, turn.weight_version, earlier_versions=earlier
             )
-            turns.append(Turn(turn.role, tuple(prompt), completion, turn.trained))
+            turns.append(Turn(turn.role, tuple(prompt), completion, turn.trained, turn.seconds))
         return Trajectory(self.task_id, tuple(turns), self.status, self.reward, self.failure, self.metrics, self.log)
 
     @property
@@ -206,6 +208,7 @@ def record_rollout(
                 "weight_version": completion.weight_version,
                 **({"earlier_versions": completion.earlier_versions} if completion.earlier_versions else {}),
                 "finish_reason": completion.finish_reason,
+                **({"seconds": [round(x, 4) for x in turn.seconds]} if turn.seconds else {}),
             }
         )
         whole.append((*turn.prompt_ids, *completion.token_ids))

@@ -172,8 +172,14 @@ def _status(sample: SlimeSample, trajectory: Trajectory) -> Any:
 def _turn_record(turn: Turn) -> dict[str, Any]:
     # Not dataclasses.asdict: it would copy every token by itself.
     completion = {field.name: getattr(turn.completion, field.name) for field in fields(Completion)}
-    return {"role": turn.role, "prompt_ids": turn.prompt_ids, "completion": completion, "trained": turn.trained}
+    return {
+        "role": turn.role,
+        "prompt_ids": turn.prompt_ids,
+        "completion": completion,
+        "trained": turn.trained,
+        "seconds": turn.seconds,
+    }
 
 
 def _read_turn(record: dict[str, Any]) -> Turn:
-    return Turn(record["role"], record["prompt_ids"], Completion(**record["completion"]), record["trained"])
+    return Turn(**{**record, "completion": Completion(**record["completion"])})

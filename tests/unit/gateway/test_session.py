@@ -58,7 +58,11 @@ async def test_the_prompt_is_the_templates_own_rendering(name, history):
         wire += [replace(answer.message, reasoning=None), *following]
         plain += [{"role": "assistant", "content": sampled}]
         plain += [{"role": message.role, "content": message.text} for message in following]
-    check(model, session.finish().turns)
+    turns = session.finish().turns
+    check(model, turns)
+    times = [second for turn in turns for second in turn.seconds or ()]
+    assert len(times) == 16
+    assert times == sorted(times)
 
 
 async def test_thoughts_that_the_template_drops_begin_a_new_row_for_each_message_of_the_user():

@@ -41,7 +41,8 @@ def make_rollout(rng: Random, number: int) -> dict[str, Any]:
         versions = ((str(number % 7), 1),) if len(sampled) > 1 and rng.random() < 0.2 else ()
         finish = rng.choice(["stop", "length", "abort"])
         completion = Completion(sampled, logprobs, finish, str(number % 9), earlier_versions=versions)  # type: ignore[arg-type]
-        turns.append(Turn(rng.choice(["act", "summary", "judge"]), tuple(ids), completion, rng.random() < 0.8))
+        seconds = (float(len(turns)), len(turns) + 0.5) if rng.random() < 0.5 else None
+        turns.append(Turn(rng.choice(["act", "summary", "judge"]), tuple(ids), completion, rng.random() < 0.8, seconds))
     status = rng.choice(["completed", "completed", "truncated", "failed"])
     reward = None if status == "failed" else rng.choice([0.0, 1.0, -0.5, 1 / 3])
     failure = rng.choice(["deadline", "exception_KeyError"]) if status == "failed" else None

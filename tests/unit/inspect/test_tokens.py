@@ -149,6 +149,22 @@ def test_a_segment_has_the_label_that_its_agent_gave(tmp_path: Path) -> None:
     assert [segment["labels"] for segment in rollout["segments"]] == [[], ["subagent_call 1"]]
 
 
+def test_the_timeline_has_turns_and_what_they_waited_for(empty: RunFolder) -> None:
+    kit.require(shutil.which("node"), NODE)
+    completions = [Completion((3,), (-1.0,), "stop"), Completion((4,), (-1.0,), "stop")]
+    turns = (
+        Turn("act", (1, 2), completions[0], True, (0.5, 1.0)),
+        Turn("act", (1, 2, 3, 7), completions[1], True, (3.0, 4.0)),
+    )
+    record = record_rollout("train", 1, 0, Task("t", "?", ("x",)), Trajectory("t", turns, reward=1.0))
+    RolloutLog(empty.rollouts_path(0), lambda ids: [str(token).encode() for token in ids]).append([record])
+    assert write_view(empty) == 1
+    command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(empty.path / "view.html")]
+    seen = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    bars = "turn 1, act · 0.50–1.00 s", "between 1 and 2: tools · 1.00–3.00 s", "turn 2, act · 3.00–4.00 s"
+    assert f"timeline, 4.00 s{''.join(bars)}" in seen["first"]
+
+
 def test_the_script_shows_every_token_under_every_key(empty: RunFolder) -> None:
     """Node runs the page's own script on a document of a few lines (viewer_dom.js)."""
     kit.require(shutil.which("node"), NODE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,16 @@ async def test_a_call_becomes_a_turn_with_the_very_ids():
         (8, "conversation-1"),
         (1, "conversation-1"),
     ]
+
+
+async def test_a_turn_says_when_it_began_and_ended_also_in_a_branch():
+    turns = Turns(Sampling())
+    for each in (turns, turns.branch()):
+        await asyncio.sleep(0.02)
+        await each.ask(ScriptedPolicy(lambda *_: [5], latency=0.05), "act", [1], 4)
+    (first, first_end), (second, second_end) = (turn.seconds for turn in turns.recorded)
+    assert 0.02 <= first <= first_end - 0.05
+    assert first_end + 0.02 <= second <= second_end - 0.05
 
 
 async def test_calls_are_sampled_alike_under_other_seeds_and_again_the_same():

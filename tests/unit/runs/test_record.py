@@ -46,7 +46,7 @@ def test_what_is_read_is_what_was_sampled(tmp_path: Path, tokenizer: Any) -> Non
 def test_a_row_keeps_its_mask_and_the_trainers_log_probs_go_to_their_turns(tmp_path: Path, tokenizer: Any) -> None:
     turns = (
         Turn("a", (1, 2), Completion((3, 4), (-0.25, float("-inf")), "stop", "7"), True),
-        Turn("b", (1, 2, 3, 4, 5), Completion((6,), (-0.5,), "length", "7"), True),
+        Turn("b", (1, 2, 3, 4, 5), Completion((6,), (-0.5,), "length", "7"), True, (1.25, 2.00004)),
     )
     row = Row((1, 2, 3, 4, 5, 6), (1, 1, 0, 1), (-0.25, float("-inf"), 0.0, -0.5), 0.75, 0, (0, 1))
     trained = [TrainedRow(row, [-1.0, -2.0, 0.0, -3.0], 1 / 3)]
@@ -55,6 +55,8 @@ def test_a_row_keeps_its_mask_and_the_trainers_log_probs_go_to_their_turns(tmp_p
     (rollout,) = read_rollouts(log.path)
     assert [turn.trainer_logprobs for turn in rollout.turns] == [[-1.0, -2.0], [-3.0]]
     assert rollout.turns[0].logprobs == [-0.25, None]
+    assert [turn.seconds for turn in rollout.turns] == [None, (1.25, 2.0)]
+    assert [turn.seconds for turn in rollout.trajectory().turns] == [None, (1.25, 2.0)]
     assert (rollout.advantage, rollout.rows[0].trained, rollout.rows[0].length) == (0.75, [(2, 4), (5, 6)], 6)
     assert rollout.rows[0].loss_scale == 0.333333333
     assert (rollout.turns[1].base, rollout.turns[1].prompt) == ((0, 4), [5])
