@@ -23,12 +23,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from core.data import read_tasks
 from core.hub import resolve
@@ -46,7 +46,6 @@ from core.types import Sampling, Task
 
 Score = Callable[[Task, str], Awaitable[float]]
 """Returns the reward of a reply to a task; raises RolloutError where there is none."""
-
 SHARE = 0.05
 """Counts as nothing: this share of the difference between a right and a wrong answer."""
 REPEATS = 3
@@ -54,22 +53,25 @@ MOST_FORMS = 4
 """Limits the forms in which a task is attacked."""
 CUT = "cut"
 """Names the end of a reply that is longer than the method lets it be: no policy could give it."""
-
-TASKS = tuple(
-    Task(f"ours-{number}", question, answers)
-    for number, (question, answers) in enumerate(
-        [
-            ("What is 8 times 9?", ("72",)),
-            ("How many days does a common year have?", ("365",)),
-            ("What is 20 minus 48?", ("-28",)),
-            ("What is the charge of an electron in coulombs?", ("0.00000000000000000016",)),
-            ("What is three quarters as a decimal?", ("0.75",)),
-            ("Which city is the capital of France?", ("Paris",)),
-            ("Who wrote The Silent Sea, which listeners of the radio know?", ("Ann Listen", "A. Listen")),
-            ("Which language did Bjarne Stroustrup make?", ("C++",)),
-        ]
-    )
+RANKS = ("ok", "same", "partial", "SLOW", "FAILS", "HOLE")
+"""Orders the verdicts; those in capitals are faults."""
+OWN = {
+    "right-answer": "A right answer does not pay: look at the labels, or add --form.",
+    "wrong-answer": "A wrong answer pays as much as the right one.",
+    "steady": "The same reply gets other rewards: keep no state, and draw nothing.",
+}
+"""Maps what is tried beside the attacks to what to do."""
+QUESTIONS = (
+    ("What is 8 times 9?", "72"),
+    ("How many days does a common year have?", "365"),
+    ("What is 20 minus 48?", "-28"),
+    ("What is the charge of an electron in coulombs?", "0.00000000000000000016"),
+    ("What is three quarters as a decimal?", "0.75"),
+    ("Which city is the capital of France?", "Paris"),
+    ("Who wrote The Silent Sea, which listeners of the radio know?", "Ann Listen", "A. Listen"),
+    ("Which language did Bjarne Stroustrup make?", "C++"),
 )
+TASKS = [Task(f"ours-{n}", question, tuple(answers)) for n, (question, *answers) in enumerate(QUESTIONS)]
 WORDS = ("Berlin", "17", "Nobody")
 """Lists wrong answers, where the tasks have not enough of them."""
 
@@ -79,21 +81,22 @@ class Finding:
     """Holds what an attack gave: the verdict, the highest reward, and the reply that got it."""
 
     name: str
+    fix: str
     verdict: str = "ok"
     reward: float | None = None
     tried: int = 0
     example: str = ""
-    fix: str = ""
 
     def add(self, verdict: str, reward: float | None, task: Task, reply: str, problem: str = "") -> None:
         """Count a reply, and keep the worst."""
+        if verdict == CUT:
+            return
         self.tried += 1
         worse = RANKS.index(verdict) > RANKS.index(self.verdict)
         if worse or (verdict == self.verdict and reward is not None and reward > (self.reward or -math.inf)):
             self.verdict, self.reward = verdict, reward
-            self.example = (
-                f"task {task.task_id}, reply {reply[:80]!r}{'...' * (len(reply) > 80)}{problem and f': {problem}'}"
-            )
+            shown = f"{reply[:80]!r}{'...' * (len(reply) > 80)}"
+            self.example = f"task {task.task_id}, reply {shown}{problem and f': {problem}'}"
 
 
 class Aim(NamedTuple):
@@ -104,29 +107,27 @@ class Aim(NamedTuple):
     high: float = 0.0
 
 
-RANKS = ("ok", "same", "partial", "SLOW", "FAILS", "HOLE")
-
-
-@dataclass(slots=True)
 class Audit:
     """Attacks one reward. A call that takes longer than `timeout_s` is interrupted."""
 
-    score: Score
-    timeout_s: float = 20.0
-    forms: Sequence[str] = FORMS
-    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    def __init__(self, score: Score, timeout_s: float, forms: Sequence[str] = FORMS):
+        self.score = score
+        self.timeout_s = timeout_s
+        self.forms = forms
+        self.runner = asyncio.Runner()
+        self.findings = {name: Finding(name, fix) for name, fix in OWN.items()}
+        self.findings |= {attack.name: Finding(attack.name, attack.fix) for attack in ATTACKS}
 
     def call(self, task: Task, reply: str) -> tuple[float | None, str, str]:
-        """Return the reward of a reply, or None, a verdict (FAILS, SLOW) and the reason."""
-        began = time.monotonic()
-        before = signal.signal(signal.SIGALRM, _raise_timeout)
+        """Return the reward of a reply, or None; the verdict ok, FAILS, SLOW or CUT; and the reason."""
+        began, before = time.monotonic(), signal.signal(signal.SIGALRM, _raise_timeout)
         signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
         reward, verdict, problem = None, "FAILS", ""
         try:
-            reward = self.runner.run(_await(self.score(task, reply)))
+            reward, verdict = self.runner.run(_await(self.score(task, reply))), "ok"
         except TimeoutError:
-            for task_left in asyncio.all_tasks(self.runner.get_loop()):
-                task_left.cancel()
+            for left in asyncio.all_tasks(self.runner.get_loop()):
+                left.cancel()
         except RolloutError as error:
             verdict, problem = CUT if error.kind == CUT else verdict, str(error)[-200:]
         except SystemExit:
@@ -136,17 +137,13 @@ class Audit:
             signal.signal(signal.SIGALRM, before)
         if time.monotonic() - began >= self.timeout_s:
             return None, "SLOW", f"it took {self.timeout_s:g} s and more"
-        return reward, "" if reward is not None else verdict, problem
+        return reward, verdict, problem
 
     def run(self, tasks: Sequence[Task], must_read: bool) -> list[Finding]:
         """Return a finding for each attack. `must_read`: a task whose right answer does not pay is a fault."""
-        right = Finding("right-answer", fix="A right answer does not pay: look at the labels, or add --form.")
-        wrong = Finding("wrong-answer", fix="A wrong answer pays as much as the right one.")
-        steady = Finding("steady", fix="The same reply gets other rewards: keep no state, and draw nothing.")
-        findings = {attack.name: Finding(attack.name, fix=attack.fix) for attack in ATTACKS}
-        read: list[Aim] = []
+        right, read = self.findings["right-answer"], list[Aim]()
         for task in tasks:
-            aims = self.find_aims(task, tasks, right, wrong)
+            aims = self.find_aims(task, tasks)
             if right.verdict == "SLOW":
                 return [right]
             if not aims and task.answers and must_read:
@@ -156,17 +153,17 @@ class Audit:
             right.add("HOLE", None, tasks[0], tasks[0].answers[0])
             read.append(Aim(Case(tasks[0], "", WORDS)))
         for aim in read:
-            self.check_steady(aim, steady)
+            self.check_steady(aim)
             for attack in ATTACKS:
                 if aim.case.gold or not attack.near:
-                    self.attack(attack, aim, findings[attack.name])
+                    self.attack(attack, aim)
         for aim in read:  # again, after all that it has seen
-            self.check_steady(aim, steady)
-        return [right, wrong, steady, *findings.values()]
+            self.check_steady(aim)
+        return list(self.findings.values())
 
-    def find_aims(self, task: Task, tasks: Sequence[Task], right: Finding, wrong: Finding) -> list[Aim]:
+    def find_aims(self, task: Task, tasks: Sequence[Task]) -> list[Aim]:
         """Return the forms in which the right answer pays most; none if it pays in no form."""
-        aims: list[Aim] = []
+        right, wrong, aims = self.findings["right-answer"], self.findings["wrong-answer"], list[Aim]()
         others = find_wrong(task, tasks)
         turned = [task, replace(task, answers=task.answers[::-1])][: len(task.answers)]  # no order may matter
         for form in self.forms:
@@ -175,8 +172,7 @@ class Audit:
             highs = []
             for each, gold in product(turned, task.answers):
                 reward, verdict, problem = self.call(each, case.put(gold))
-                if verdict != CUT:
-                    right.add(verdict or "ok", reward, task, case.put(gold), problem)
+                right.add(verdict, reward, task, case.put(gold), problem)
                 highs += [] if reward is None else [reward]
                 if verdict == "SLOW":
                     return []
@@ -192,35 +188,30 @@ class Audit:
             wrong.add("ok", aim.low, task, others[0])
         return aims
 
-    def attack(self, attack: Attack, aim: Aim, finding: Finding) -> None:
+    def attack(self, attack: Attack, aim: Aim) -> None:
         """Try the replies of an attack, until one takes too long."""
-        case = aim.case
-        written = attack.write(case)
-        least = max(SHARE * (aim.high - aim.low), 1e-6)
-        limit = (aim.low + aim.high) / 2 if attack.near else aim.low + least
-        for answer in written:
-            if case.gold and not (attack.given or attack.is_same) and is_accepted(answer, case.task.answers):
+        (case, low, high), finding = aim, self.findings[attack.name]
+        least = max(SHARE * (high - low), 1e-6)
+        limit = (low + high) / 2 if attack.near else low + least
+        for answer in attack.write(case):
+            if case.gold and not (attack.is_given or attack.is_same) and is_accepted(answer, case.task.answers):
                 continue  # it is right
-            reply = answer if attack.given else case.put(answer)
+            reply = answer if attack.is_given else case.put(answer)
             reward, verdict, problem = self.call(case.task, reply)
-            if reward is not None and reward > limit:
-                verdict = "same" if attack.is_same else "HOLE"
-            elif reward is not None:
-                verdict = "partial" if reward > aim.low + least else "ok"
-            if verdict != CUT:
-                finding.add(verdict, reward, case.task, reply, problem)
+            if reward is not None and reward > low + least:
+                verdict = "partial" if reward <= limit else "same" if attack.is_same else "HOLE"
+            finding.add(verdict, reward, case.task, reply, problem)
             if finding.verdict == "SLOW":
                 return
 
-    def check_steady(self, aim: Aim, steady: Finding) -> None:
+    def check_steady(self, aim: Aim) -> None:
         """Ask for the rewards of a right and of a wrong answer again."""
         case = aim.case
         for answer in (case.gold, case.wrong[0]) * REPEATS if case.gold else ():
             reward, verdict, problem = self.call(case.task, case.put(answer))
-            if reward is not None:
-                differs = reward != aim.high if answer == case.gold else reward > aim.low
-                verdict = "HOLE" if differs else "ok"
-            steady.add(verdict, reward, case.task, case.put(answer), problem)
+            if reward is not None and (reward != aim.high if answer == case.gold else reward > aim.low):
+                verdict = "HOLE"
+            self.findings["steady"].add(verdict, reward, case.task, case.put(answer), problem)
 
 
 async def _await(reward: Awaitable[float]) -> float:
@@ -244,33 +235,28 @@ def find_reward(name: str) -> Score:
         RecipeError: there is none.
     """
     module, _, function = name.partition(":")
-    folder = str(Path.cwd())
+    folder = Path.cwd()
     if module.endswith(".py"):
-        folder, module, function = str(Path(module).resolve().parent), Path(module).stem, function or "reward"
-    sys.path.insert(0, folder)
+        folder, module, function = Path(module).resolve().parent, Path(module).stem, function or "reward"
+    sys.path.insert(0, str(folder))
     with suppress(ImportError, ValueError):
         function = function or ("reward" if find_spec(module) else "")
     reward = import_function("MODULE", f"{module}.{function}" if function else module)
-
-    async def score(task: Task, reply: str) -> float:
-        return await call_reward(reward, task, reply)
-
-    return score
+    return lambda task, reply: call_reward(reward, task, reply)
 
 
 def play_reply(method: Method, tokenizer: Tokenizer, attacker: str, others: str) -> Score:
     """Return the reward of a method's rollout in which the role `attacker` says the reply, and the others `others`."""
 
     def speak(text: str) -> ScriptedPolicy:
-        ids = [
-            *tokenizer.encode(text.encode(errors="replace").decode(), add_special_tokens=False),
-            tokenizer.eos_token_id,
-        ]
+        text = text.encode(errors="replace").decode()
+        ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
         return ScriptedPolicy(lambda *_: ids, decode=tokenizer.decode)
 
     async def score(task: Task, reply: str) -> float:
-        roles = {role: speak(reply if role == attacker else others) for role in ("policy", *method.needs)}
-        played = await Runner(method, Roles(roles), concurrency=1, deadline_s=math.inf).run_one(task, Sampling(seed=0))
+        roles = Roles({role: speak(reply if role == attacker else others) for role in ("policy", *method.needs)})
+        runner = Runner(method, roles, concurrency=1, deadline_s=math.inf)
+        played = await runner.run_one(task, Sampling(seed=0))
         if any(turn.completion.finish_reason == "length" for turn in played.turns):
             raise RolloutError(CUT, "the reply is longer than the method allows")
         if played.reward is None:
@@ -286,26 +272,24 @@ def main(arguments: list[str] | None = None) -> int:
     if (options.reward is None) == (options.method is None):
         raise RecipeError("give either MODULE, a reward of your own, or --method")
     forms = [*(form if "{}" in form else f"{form} {{}}" for form in options.form), *FORMS]
-    reading: dict[str, Any] = {"require_context": False, "keep_messages": True, "short_answers": False}
+    count, data = options.tasks, options.data
     if options.method is None:
-        tasks = read_tasks(options.data, limit=options.tasks, **reading) if options.data else TASKS[: options.tasks]
-        findings = Audit(find_reward(options.reward), options.timeout_s, forms).run(tasks, bool(options.data))
-        return show(findings, options.allow)
+        reading = {"require_context": False, "keep_messages": True, "short_answers": False}
+        tasks = read_tasks(data, limit=count, **reading) if data else TASKS[:count]  # type: ignore[arg-type]
+        return show(Audit(find_reward(options.reward), options.timeout_s, forms).run(tasks, bool(data)), options.allow)
+    spec = method_spec(options.method)
+    overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
     with TemporaryDirectory() as folder:
-        spec = method_spec(options.method)
-        overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
         sections = spec.load(options.preset, overrides).model_dump()
         recipe = spec.load(options.preset, [*overrides, *invent_addresses(sections, Path(folder, "urls"))])
-        tasks = (
-            read_tasks(options.data, limit=options.tasks, **spec.reading_options(recipe))
-            if options.data
-            else [replace(task, context="A page.") for task in TASKS[: options.tasks]]
-        )
+        ours = [replace(task, context="A page.") for task in TASKS[:count]]
+        tasks = read_tasks(data, limit=count, **spec.reading_options(recipe)) if data else ours
         tokenizer = load_tokenizer(resolve(recipe.model.path, weights=False))
         method = spec.build(recipe, tokenizer)
-        audit = Audit(play_reply(method, tokenizer, options.attacker, options.others), options.timeout_s, forms)
+        score = play_reply(method, tokenizer, options.attacker, options.others)
+        audit = Audit(score, options.timeout_s, forms)
         try:
-            return show(audit.run(tasks, bool(options.data)), options.allow)
+            return show(audit.run(tasks, bool(data)), options.allow)
         finally:
             audit.runner.run(method.close())
 
@@ -313,20 +297,17 @@ def main(arguments: list[str] | None = None) -> int:
 def show(findings: Sequence[Finding], allowed: Sequence[str]) -> int:
     """Print a table, and for each hole an example and what to do. Return 1 if there is one that is not allowed."""
     rows = [("attack", "tried", "reward", "verdict")]
-    bad = []
-    for finding in findings:
-        is_hole = finding.verdict.isupper()
-        if is_hole and finding.name not in allowed:
-            bad.append(finding)
-        verdict = f"{finding.verdict}, allowed" if is_hole and finding.name in allowed else finding.verdict
-        reward = "-" if finding.reward is None else f"{finding.reward:g}"
-        rows.append((finding.name, str(finding.tried), reward, verdict if finding.tried else "not tried"))
+    for each in findings:
+        reward = "-" if each.reward is None else f"{each.reward:g}"
+        verdict = f"{each.verdict}, allowed" if each.name in allowed and each.verdict.isupper() else each.verdict
+        rows.append((each.name, str(each.tried), reward, verdict if each.tried else "not tried"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for finding in bad:
-        print(f"{finding.verdict} {finding.name}: {finding.example}\n    {finding.fix}")
-    print(f"{len(bad)} holes" if bad else "no hole")
+    bad = [each for each in findings if each.verdict.isupper() and each.name not in allowed]
+    for each in bad:
+        print(f"{each.verdict} {each.name}: {each.example}\n    {each.fix}")
+    print(f"{len(bad)} hole{'s' * (len(bad) > 1)}" if bad else "no hole")
     return 1 if bad else 0
 
 
@@ -334,7 +315,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue inspect reward", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ["right-answer", "wrong-answer", "steady", *(attack.name for attack in ATTACKS)]
+    names = [*OWN, *(attack.name for attack in ATTACKS)]
     add = parser.add_argument
     add("reward", nargs="?", metavar="MODULE", help="FILE.py or MODULE, maybe with :FUNCTION (default: reward)")
     add("--method", help="attack a method's own reward: a name in agentic/, or a folder of your own")
