@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.backends.verl import settings
-from tests import kit
-from tests.contract.slime import scored_memagent
-from tests.contract.slime.conftest import case, model, tokenizer  # noqa: F401
+from tests.contract.backends import scored_memagent
+from tests.contract.backends.conftest import case, model, tokenizer, verl  # noqa: F401
 
 RANKS = 2
 """Data-parallel ranks of the actor."""
 GROUP = 4
 """Rollouts of a group."""
-
-
-@pytest.fixture(scope="session")
-def verl() -> Any:
-    """The rig, which imports verl; without verl the test is skipped."""
-    kit.require(find_spec("verl"), kit.VERL)
-    from tests.optional.verl import rig
-
-    return rig
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,17 +37,13 @@ from verl.workers.rollout.replica import TokenOutput
 from core.backends.rollouts import NOTES
 from core.backends.verl.data import write_parquet
 from core.backends.verl.policy import VerlPolicy
-from core.backends.verl.rollouts import MethodRollouts, close_all, read_fields
+from core.backends.verl.rollouts import MethodRollouts, close_all
 from core.backends.verl.settings import LOOP
-from core.policy.base import Roles
-from core.rollout.roles import open_roles
-from core.rollout.runner import Runner
-from core.types import Completion, RowUnit, Sampling, Task, Trajectory
-from tests.contract.slime.case import Case
-from tests.contract.slime.replay import Tape
+from core.rollout.method import MethodSpec
+from core.types import RowUnit, Sampling, Task, Trajectory
 
-Session = tuple[str, str]
-"""Names a rollout: verl's uid of its prompt, and its session_id."""
+PLACE = ContextVar[str]("PLACE")
+"""Names the rollout that runs: verl's uid of its prompt, and its session_id."""
 STEP = 3
 """The step of the trainer, and the version of the weights that the servers name."""
 
@@ -54,7 +52,7 @@ class Client:
     """verl's LLMServerClient over a policy of ours; `finish` maps our finish reasons to those of a verl server."""
 
     def __init__(self, policy: Any, finish: Callable[[str], str] = lambda reason: "completed"):
-        self.policy, self.finish, self.seeds = policy, finish, itertools.count(42)
+        self.policy, self.finish, self.seeds = policy, finish, itertools.count(1000)
         self.requests: list[dict[str, Any]] = []
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
@@ -68,7 +66,7 @@ class Client:
             stop=tuple(sampling_params.get("stop", ())),
             seed=next(self.seeds),
         )
-        done = await self.policy.generate(tuple(prompt_ids), sampling, request_id, f"request {sampling.seed}")
+        done = await self.policy.generate(tuple(prompt_ids), sampling, request_id)
         reason = "aborted" if done.finish_reason == "abort" else self.finish(done.finish_reason)
         return TokenOutput(
             token_ids=list(done.token_ids),
@@ -130,8 +128,9 @@ class Queue:
         return transfer_queue.KVBatchMeta(keys=keys, tags=[self.tags[key] for key in keys], partition_id="train")
 
 
-def compose(folder: Path, model: Path, recipe: dict[str, Any], *overrides: str) -> Any:
-    """verl's configuration for a recipe, composed by hydra from verl's own files."""
+def compose(folder: Path, model: Path, recipe: dict[str, Any], *overrides: str, tasks: Sequence[Task] = ()) -> Any:
+    """verl's configuration for a recipe and its data, composed by hydra from verl's own files."""
+    write_parquet(folder / "train.parquet", tasks, recipe["method"])
     (folder / "agentic_recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     entry = {"name": recipe["method"], "_target_": LOOP, "recipe": str(folder / "agentic_recipe.yaml")}
     (folder / "loops.yaml").write_text(yaml.safe_dump([entry]))
@@ -210,54 +209,41 @@ def put_groups(config: Any, queue: Queue, groups: Sequence[Sequence[Trajectory]]
     asyncio.run(put_all())
 
 
-def record(monkeypatch: Any) -> tuple[Tape, dict[Session, dict[str, Any]]]:
-    """Keep what every rollout asked and got, and the fields that verl gave it."""
-    tape, given = Tape(), dict[Session, dict[str, Any]]()
-    generate, run = VerlPolicy.generate, MethodRollouts.run
-
-    async def recorded(self: Any, prompt_ids: Any, sampling: Sampling, session: str | None = None) -> Completion:
-        place = str(self.place)
-        tape.prompts.setdefault(place, []).append(tuple(prompt_ids))
-        try:
-            completion = await generate(self, prompt_ids, sampling, session)
-        except Exception as error:
-            tape.outcomes.setdefault(place, []).append(error)
-            raise
-        tape.outcomes.setdefault(place, []).append(completion)
-        return completion
+def use_method(monkeypatch: Any, spec: MethodSpec) -> None:
+    """Have verl's workers and our trainer find `spec` by its name; `PLACE` names the rollout that runs."""
+    for module in ("rollouts", "settings", "trainer"):
+        monkeypatch.setattr(f"core.backends.verl.{module}.method_spec", {spec.name: spec}.__getitem__)
+    run, counts = MethodRollouts.run, Counter[str]()
 
     async def named(self: Any, fields: Any, path: str, policy: Any, params: Any) -> Trajectory:
-        number = len([one for one in given if one[0] == fields["uid"]])  # the older trainer numbers no sessions
-        policy.place = session = str(fields["uid"]), str(fields.get("session_id", number))
-        given[session] = dict(fields)
+        uid = str(fields["uid"])
+        PLACE.set(f"{uid}_{fields.get('session_id', counts[uid])}")  # the older trainer numbers no sessions
+        counts[uid] += 1
         return await run(self, fields, path, policy, params)
 
-    monkeypatch.setattr(VerlPolicy, "generate", recorded)
     monkeypatch.setattr(MethodRollouts, "run", named)
-    return tape, given
 
 
-def play_again(
-    case: Case, recipe: Any, tape: Tape, given: dict[Session, dict[str, Any]], path: str, tokenizer: Any
-) -> Any:
-    """The same rollouts by our own runner: uid -> session -> Trajectory, and uid -> Task."""
+def order(key: str) -> tuple[int, ...]:
+    """The place of a rollout `task{g}_{session}`, or of its row, among those of its batch."""
+    return tuple(map(int, key.removeprefix("task").split("_")))
 
-    async def run_all() -> Any:
-        groups: dict[str, dict[str, Trajectory]] = {}
-        tasks: dict[str, Task] = {}
-        method = case.spec.build(recipe, tokenizer)
-        async with open_roles(recipe, tokenizer) as others:
-            for (uid, session), fields in sorted(given.items()):
-                tasks[uid] = read_fields(fields, path)
-                policy = tape.replay(str((uid, session)))
-                runner = Runner(method, Roles({**others, "policy": policy}), concurrency=1, deadline_s=60)
-                trajectory = await runner.run_one(tasks[uid], Sampling())
-                assert not policy.outcomes, (trajectory.failure, str(trajectory.log)[-700:])
-                groups.setdefault(uid, {})[session] = trajectory
-        await method.close()
-        return groups, tasks
 
-    return asyncio.run(run_all())
+def mini_batches(trainer: Any, batch: Any) -> list[list[str]]:
+    """The keys of each optimizer step, as verl's own iterator cuts the part of each rank; padding is left out."""
+    from verl.utils import tensordict_utils
+
+    trainer._update_actor(batch, {})
+    ranks = trainer._count_ranks()
+    size, part = trainer.sent[-1]["mini_batch_size"] // ranks, len(batch.keys) // ranks
+    steps: dict[int, list[str]] = defaultdict(list)
+    for rank in range(ranks):
+        data = TensorDict({"place": torch.arange(rank * part, (rank + 1) * part)}, batch_size=part)
+        shuffle = trainer.sent[-1]["dataloader_kwargs"]
+        iterator = tensordict_utils.make_iterator(data, size, epochs=1, seed=rank, dataloader_kwargs=shuffle)
+        for step, mini in enumerate(iterator):
+            steps[step] += [batch.keys[place] for place in mini["place"].tolist()]
+    return [[key for key in keys if not key.startswith("pad")] for _, keys in sorted(steps.items())]
 
 
 def make_trainer(config: Any, tokenizer: Any, ranks: int = 2) -> Any:
@@ -280,10 +266,6 @@ def make_trainer(config: Any, tokenizer: Any, ranks: int = 2) -> Any:
 
     made.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": list(range(ranks))}, update_actor=update_actor)
     return made
-
-
-def write_data(config_folder: Path, tasks: Sequence[Task], method: str) -> None:
-    write_parquet(config_folder / "train.parquet", tasks, method)
 
 
 def notes_of(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from core.policy.base import PolicyError
 from core.types import Completion
-from tests.contract.slime import scored_memagent
+from tests.contract.backends import scored_memagent
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 CASE = scored_memagent.CASE
@@ -50,22 +50,18 @@ class Broken:
         return Completion(tuple(self.chance.randrange(5, 50) for _ in range(size)), (-1.0,) * size, "stop")
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("hang", "tasks"), [(False, 125), (True, 25)])
 def test_every_rollout_ends_with_rows_and_every_failure_is_counted(
     verl: Any, hang: bool, tasks: int, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,000 rollouts, and 200 of which many hang."""
     values = CASE.recipe(tasks_per_step=tasks, group_size=8, deadline_s=2.0 if hang else 60.0)
-    verl.write_data(tmp_path, CASE.tasks(tasks), "memagent")
-    config = verl.compose(tmp_path, model, values)
-    monkeypatch.setattr("core.backends.verl.rollouts.method_spec", {"memagent": CASE.spec}.__getitem__)
+    config = verl.compose(tmp_path, model, values, tasks=CASE.tasks(tasks))
+    verl.use_method(monkeypatch, CASE.spec)
     queue = verl.Queue()
     queue.patch(monkeypatch)
-    verl.run_v1(
-        config,
-        verl.Client(Broken(Random(1), hang)),
-        tokenizer,
-    )
+    verl.run_v1(config, verl.Client(Broken(Random(1), hang)), tokenizer)
     rollouts = {key.rpartition("_")[0]: verl.notes_of(row) for key, row in queue.rows.items()}
     assert len(rollouts) == tasks * 8
     assert {queue.tags[f"task{number}"]["status"] for number in range(tasks)} == {"finished"}
@@ -90,8 +86,7 @@ def test_training_ends_when_every_rollout_of_several_batches_failed(
     verl: Any, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = CASE.recipe(tasks_per_step=2, group_size=2)
-    verl.write_data(tmp_path, CASE.tasks(2), "memagent")
-    config = verl.compose(tmp_path, model, values)
+    config = verl.compose(tmp_path, model, values, tasks=CASE.tasks(2))
     queue = verl.Queue()
     queue.patch(monkeypatch)
     client = verl.Client(None)  # every call is an AttributeError

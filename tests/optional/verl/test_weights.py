@@ -49,25 +49,6 @@ def make_groups(count: int, seed: int) -> list[list[Trajectory]]:
     return [[make_one() for _ in range(GROUP)] for _ in range(count)]
 
 
-def mini_batches(trainer: Any, batch: Any) -> list[list[str]]:
-    """The keys of each optimizer step, as verl's own iterator cuts the part of each rank; padding is left out."""
-    from tensordict import TensorDict
-    from verl.utils import tensordict_utils
-
-    trainer._update_actor(batch, {})
-    size = trainer.sent[-1]["mini_batch_size"] // RANKS
-    steps: dict[int, list[str]] = defaultdict(list)
-    part = len(batch.keys) // RANKS
-    for rank in range(RANKS):
-        places = torch.arange(rank * part, (rank + 1) * part)
-        data = TensorDict({"place": places}, batch_size=part)
-        shuffle = trainer.sent[-1]["dataloader_kwargs"]
-        iterator = tensordict_utils.make_iterator(data, size, epochs=1, seed=rank, dataloader_kwargs=shuffle)
-        for step, mini in enumerate(iterator):
-            steps[step] += [batch.keys[place] for place in mini["place"].tolist()]
-    return [[key for key in keys if not key.startswith("pad")] for _, keys in sorted(steps.items())]
-
-
 def rollout_of(key: str) -> str:
     return key.rpartition("_")[0]
 
@@ -106,7 +87,7 @@ def test_the_loss_and_its_gradient_are_ours(
     batch = trainer._compute_advantage(batch, {})
     ours = our_rows(groups, algorithm)
     coefficients = GRPOConfig(**{name: getattr(algorithm, name) for name in GRPOConfig.model_fields})
-    cut = mini_batches(trainer, batch)
+    cut = verl.mini_batches(trainer, batch)
     assert len(cut) == steps
     sizes = [len({rollout_of(key) for key in keys}) for keys in cut]
     assert max(sizes) - min(sizes) <= 1
@@ -251,7 +232,7 @@ def test_trap_3_more_rows_are_not_more_steps(verl: Any, compose: Any, tokenizer:
             groups, "actor_rollout_ref.actor.ppo_mini_batch_size=2", tokenizer=tokenizer, num_steps_per_rollout=2
         )
         batch = trainer._balance_batch(queue.batch(), {})
-        counts[turns] = len(mini_batches(trainer, batch))
+        counts[turns] = len(verl.mini_batches(trainer, batch))
         assert trainer.config.actor_rollout_ref.actor.ppo_mini_batch_size == 2
         plain = get_trainer_cls("sync")._balance_batch(with_warmup(trainer), queue.batch(), {})
         theirs[turns] = len(plain.keys) // (2 * GROUP)

@@ -15,8 +15,8 @@ from agentic.agentflow.world import ANSWER, CODER, ToyQuestion, is_result, look_
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.slime.case import Case
-from tests.contract.slime.serving import SLOW
+from tests.contract.backends.case import Case
+from tests.contract.backends.serving import SLOW
 
 DEAD = "price of boat"
 UNREADABLE = ("Why?", SLOW)
@@ -97,7 +97,7 @@ def cases() -> dict[str, Case]:
             recipe=partial(make_recipe, style),
             tasks=lambda count: make_tasks([QUESTIONS[i % len(QUESTIONS)] for i in range(count)]),
             faulty=[
-                *make_tasks([*QUESTIONS, f"What is the {DEAD} plus 12?"]),
+                *make_tasks([*QUESTIONS, *(f"What is the {DEAD} plus {number}?" for number in (12, 13, 14))]),
                 Task("unreadable", UNREADABLE[0], ("42",)),
             ],
             failures={"bad_request": True, "unavailable": False},

@@ -20,8 +20,8 @@ from agentic.search_r1.world import ANSWER, SEARCH, WORLD, write_passages, write
 from core.data.files import write_records
 from core.retrieval.server import RetrievalServer
 from core.types import Task
-from tests.contract.slime.case import Case
-from tests.contract.slime.serving import SLOW
+from tests.contract.backends.case import Case
+from tests.contract.backends.serving import SLOW
 from tests.kit import serve_corpus
 
 LOST = "lost"

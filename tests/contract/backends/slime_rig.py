@@ -19,7 +19,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.contract.slime.settings import DATA_PARALLEL
+from tests.contract.backends.slime_settings import DATA_PARALLEL
 from tests.golden.algorithms.make_golden import MockImporter, MockModule
 
 

@@ -18,8 +18,8 @@ from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text
 from core.text.tool_calls import ToolCall
 from core.types import Sampling, Task
-from tests.contract.slime.case import Case
-from tests.contract.slime.serving import SLOW
+from tests.contract.backends.case import Case
+from tests.contract.backends.serving import SLOW
 from tests.small_env import KINDS, make_task, solution
 
 REFUSED = "forbidden"

@@ -1,4 +1,4 @@
-"""slime from SLIME_ROOT, the servers that the methods ask, and the completions that these gave."""
+"""The methods, slime from SLIME_ROOT with the servers that it asks, and verl where it is installed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ from core.backends.slime import hooks
 from core.backends.slime.records import to_record
 from core.data.files import write_jsonl
 from core.policy.server_process import serve
-from core.policy.sglang import SGLangPolicy
 from core.rollout.method import MethodSpec
 from core.text.tokenizer import load_tokenizer
-from core.types import Completion, Sampling, Task
+from core.types import Task
 from core.worlds import TOOL_TEMPLATE
-from tests.contract.slime import (
+from tests.contract.backends import (
     scored_memagent,
     scripted_agentflow,
     scripted_agents,
@@ -29,11 +29,11 @@ from tests.contract.slime import (
     scripted_search_r1,
     scripted_toolorchestra,
 )
-from tests.contract.slime.case import Case
-from tests.contract.slime.replay import Tape
-from tests.contract.slime.serving import Reply, serve_script
-from tests.contract.slime.settings import rollout_arguments
-from tests.kit import SLIME, require
+from tests.contract.backends.batch import Tape, record
+from tests.contract.backends.case import Case
+from tests.contract.backends.serving import Reply, serve_script
+from tests.contract.backends.slime_settings import DATA_PARALLEL, rollout_arguments
+from tests.kit import SLIME, VERL, require
 
 Arguments = Callable[..., Any]
 CASES: dict[str, Case] = {
@@ -68,10 +68,21 @@ def slime() -> Iterator[Any]:
     root = os.environ.get("SLIME_ROOT")
     require(root, SLIME)
     assert root is not None
-    from tests.contract.slime.rig import slime_at  # it turns torch.compile off, as slime's losses on a CPU need
+    from tests.contract.backends.slime_rig import (
+        slime_at,  # it turns torch.compile off, as slime's losses on a CPU need
+    )
 
     with slime_at(Path(root)) as imported:
         yield imported
+
+
+@pytest.fixture(scope="session")
+def verl() -> Any:
+    """The rig, which imports verl; without verl the test is skipped."""
+    require(find_spec("verl"), VERL)
+    from tests.optional.verl import rig
+
+    return rig
 
 
 @pytest.fixture(params=CASES)
@@ -108,13 +119,20 @@ def url(servers: Callable[[Reply | None], str], case: Case) -> str:
 
 
 @pytest.fixture
+def tape() -> Tape:
+    """The rollouts under slime."""
+    return Tape()
+
+
+@pytest.fixture
 def arguments(
-    url: str, case: Case, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, case: Case, tape: Tape, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Arguments]:
     """slime's arguments for a recipe and tasks. The hooks find the case's own method by its name, or that of `spec`."""
 
     def make(recipe: dict[str, Any], tasks: list[Task], spec: MethodSpec = case.spec, **more: Any) -> Any:
-        monkeypatch.setattr(hooks, "method_spec", {spec.name: spec}.__getitem__)
+        recorded = record(spec, tape, lambda roles: str(roles.session))
+        monkeypatch.setattr(hooks, "method_spec", {spec.name: recorded}.__getitem__)
         write_jsonl(tmp_path / "train.jsonl", tasks, to_record)
         return rollout_arguments(recipe, url, model, tmp_path / "train.jsonl", **more)
 
@@ -124,22 +142,23 @@ def arguments(
 
 
 @pytest.fixture
-def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
-    """Records every call of every SGLangPolicy."""
-    tape, generate = Tape(), SGLangPolicy.generate
+def manager(slime: Any) -> Callable[[Any], Any]:
+    """A RolloutManager over given arguments; `samples` is what its converter got."""
 
-    async def recorded(
-        self: SGLangPolicy, prompt_ids: Any, sampling: Sampling, session: str | None = None
-    ) -> Completion:
-        assert session is not None
-        tape.prompts.setdefault(session, []).append(tuple(prompt_ids))
-        try:
-            completion = await generate(self, prompt_ids, sampling, session)
-        except Exception as error:
-            tape.outcomes.setdefault(session, []).append(error)
-            raise
-        tape.outcomes.setdefault(session, []).append(completion)
-        return completion
+    def make(args: Any) -> Any:
+        slime.sglang_rollout.GenerateState.clear_instances()
+        made = slime.rollout_manager(args, None)
+        made.set_train_parallel_config(
+            {"dp_size": DATA_PARALLEL, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+        )
+        convert = made.custom_convert_samples_to_train_data_func
 
-    monkeypatch.setattr(SGLangPolicy, "generate", recorded)
-    return tape
+        def keep(args: Any, samples: list[Any]) -> Any:
+            made.samples = samples
+            return convert(args, samples)
+
+        if convert is not None:
+            made.custom_convert_samples_to_train_data_func = keep
+        return made
+
+    return make

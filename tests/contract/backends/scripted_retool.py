@@ -11,8 +11,8 @@ from typing import Any
 from agentic.retool.rollout import SPEC
 from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.slime.case import Case
-from tests.contract.slime.serving import SLOW
+from tests.contract.backends.case import Case
+from tests.contract.backends.serving import SLOW
 
 REFUSED = "forbidden"
 

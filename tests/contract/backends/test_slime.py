@@ -1,7 +1,7 @@
 """slime's real rollout functions, RolloutManager and loss drive each method's hooks on CPU.
 
-Runs where SLIME_ROOT names a checkout of slime. Each training dictionary is compared, value by value, with the rows
-that our own engine makes when the same method meets the same completions again; each loss with ours on those rows.
+Runs where SLIME_ROOT names a checkout of slime. test_batches.py compares an ordinary batch with ours; here are slime's
+filters, aborts, evaluation and fanned-out rollouts, and its loss.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import threading
 import urllib.request
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,15 @@ from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.algorithms.grpo import grpo_loss
 from core.backends.slime import flags
 from core.backends.slime.log import summarize
-from core.backends.slime.samples import read_task
+from core.backends.slime.samples import group_samples, read_task
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
 from core.types import Row, Task
-from tests.contract.slime.case import Case
-from tests.contract.slime.conftest import CASES, Arguments
-from tests.contract.slime.replay import Tape, again, assert_ours, our_rows
-from tests.contract.slime.settings import DATA_PARALLEL, HOOKS
+from tests.contract.backends.batch import Batch, Tape, assert_ours, our_rows, play_again
+from tests.contract.backends.case import Case
+from tests.contract.backends.conftest import CASES, Arguments
+from tests.contract.backends.slime_settings import DATA_PARALLEL, HOOKS
+from tests.contract.backends.table import read_parts, read_slime
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 Manager = Callable[[Any], Any]
@@ -38,65 +37,8 @@ VOCABULARY = 5
 """Of the random logits that losses are compared on."""
 
 
-@pytest.fixture
-def manager(slime: Any) -> Manager:
-    """A RolloutManager over given arguments; `samples` is what its converter got."""
-
-    def make(args: Any) -> Any:
-        slime.sglang_rollout.GenerateState.clear_instances()
-        made = slime.rollout_manager(args, None)
-        made.set_train_parallel_config(
-            {"dp_size": DATA_PARALLEL, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
-        )
-        convert = made.custom_convert_samples_to_train_data_func
-
-        def keep(args: Any, samples: list[Any]) -> Any:
-            made.samples = samples
-            return convert(args, samples)
-
-        if convert is not None:
-            made.custom_convert_samples_to_train_data_func = keep
-        return made
-
-    return make
-
-
-def rows_of(refs: list[Any]) -> list[Row]:
-    """The rows of all ranks, in the converter's order."""
-    rows: dict[int, Row] = {}
-    for ref in refs:
-        part = ref.inner
-        for place, position in enumerate(part["partition"]):
-            rows[position] = Row(
-                tuple(part["tokens"][place].tolist()),
-                tuple(part["loss_masks"][place].tolist()),
-                tuple(part["rollout_log_probs"][place].tolist()),
-                part["rewards"][place],
-                part["rollout_ids"][place],
-            )
-    return [rows[position] for position in range(len(rows))]
-
-
-def test_a_training_batch(case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any) -> None:
-    """Rollouts of different lengths, groups that fail wholly and in part."""
-    args = arguments(case.recipe(tasks_per_step=len(case.faulty)), list(case.faulty))
-    made = manager(args)
-    rows = rows_of(made.generate(0))
-    groups = assert_ours(rows, made.samples, tape, case, args, tokenizer)
-    failed = [Counter(t.failure for t in group) for group in groups]
-    for failure, whole in case.failures.items():
-        counts = [counter[failure] for counter in failed if counter[failure]]
-        assert counts
-        assert (
-            {count == args.n_samples_per_prompt for count in counts} == {True}
-            if whole
-            else min(counts) < args.n_samples_per_prompt
-        )
-    assert {name for counter in failed for name in counter} == {None, *case.failures}
-    lengths = Counter(len(t.turns) for group in groups for t in group if t.status != "failed")
-    assert len(lengths) > 2
-    assert len({row.advantage for row in rows}) > 2
-    assert all(version == "0" for sample in made.samples for version in sample.weight_versions)
+def generate(made: Any, args: Any, tape: Tape, rollout_id: int) -> Batch:
+    return read_slime(made.generate(rollout_id), made.samples, tape, args)
 
 
 @pytest.mark.parametrize("case", ["memagent"], indirect=True)
@@ -106,8 +48,8 @@ def test_hooks_named_in_the_methods_own_file(case: Case, manager: Manager, argum
         if str(value).startswith(HOOKS):
             setattr(args, name, value.replace(HOOKS, "agentic.memagent.rollout"))
     made = manager(args)
-    rows = rows_of(made.generate(0))
-    assert all(row.trained_tokens and not row.advantage for row in rows)  # an untrained model never answers right
+    [rows] = read_parts([ref.inner for ref in made.generate(0)], args.global_batch_size)
+    assert not any(row.advantage for row, _ in rows)  # an untrained model never answers right
     assert len(rows) == 4 * (2 + 3 + 4 + 5)
 
 
@@ -126,7 +68,7 @@ def test_dynamic_filter_and_aborts(
         partial_rollout=True,
     )
     made = manager(args)
-    groups = assert_ours(rows_of(made.generate(0)), made.samples, tape, case, args, tokenizer)
+    groups = assert_ours(generate(made, args, tape, 0), case, recipe, tokenizer)
     assert all(map(has_signal, groups))
 
     waiting = [sample for group in made.data_source.buffer for sample in group]
@@ -134,13 +76,11 @@ def test_dynamic_filter_and_aborts(
     assert {sample.group_index for sample in waiting if sample.metadata["task_id"] == case.slow.task_id} <= aborted
     assert len(aborted) >= 2
     for sample in waiting:
-        if sample.status == sample.Status.ABORTED:
+        if sample.status == sample.Status.ABORTED:  # slime runs it again
             sample.metadata |= case.quick
-        if sample.status in (sample.Status.ABORTED, sample.Status.FAILED):  # slime runs both again
-            tape.forget(sample.session_id)
     made.data_source.buffer.sort(key=lambda group: group[0].group_index not in aborted)
     args.dynamic_sampling_filter_path, args.over_sampling_batch_size = None, args.rollout_batch_size
-    assert_ours(rows_of(made.generate(1)), made.samples, tape, case, args, tokenizer)
+    assert_ours(generate(made, args, tape, 1), case, recipe, tokenizer)
     assert {sample.group_index for sample in made.samples} & aborted
     assert all(sample.status != sample.Status.ABORTED for sample in made.samples)
 
@@ -149,8 +89,9 @@ def test_fully_asynchronous_rollout(
     case: Case, slime: Any, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any, url: str
 ) -> None:
     """Engines abort what they run at a weight update: such groups go back to slime's buffer, and none is trained on."""
+    recipe = case.recipe()
     args = arguments(
-        case.recipe(),
+        recipe,
         [*case.tasks(3), case.slow, *case.tasks(4)],
         rollout_function_path="slime.rollout.fully_async_rollout.generate_rollout_fully_async",
         sglang_server_concurrency=4,
@@ -166,8 +107,6 @@ def test_fully_asynchronous_rollout(
             if sample.status == sample.Status.ABORTED:
                 sample.metadata |= case.quick
                 requeued.add(sample.metadata["task_id"])
-            if sample.status in (sample.Status.ABORTED, sample.Status.FAILED):
-                tape.forget(sample.session_id)
         add_samples(groups)
 
     made.data_source.add_samples = add
@@ -184,8 +123,7 @@ def test_fully_asynchronous_rollout(
     thread.start()
     try:
         for rollout_id in range(2):
-            rows = rows_of(made.generate(rollout_id))
-            assert_ours(rows, made.samples, tape, case, args, tokenizer)
+            assert_ours(generate(made, args, tape, rollout_id), case, recipe, tokenizer)
             assert all(sample.status != sample.Status.ABORTED for sample in made.samples)
     finally:  # what goes on in threads would reach into the next test
         done.set()
@@ -206,7 +144,8 @@ def test_evaluation(
     """One rollout of each task; the logged numbers are those of our own rollouts."""
     from slime.utils.eval_config import EvalDatasetConfig
 
-    args = arguments(case.recipe(), list(case.faulty))
+    recipe = case.recipe()
+    args = arguments(recipe, list(case.faulty))
     args.eval_datasets = [
         EvalDatasetConfig(
             name="dev",
@@ -239,7 +178,9 @@ def test_evaluation(
     monkeypatch.setattr("core.backends.slime.bridge.summarize", keep)
     monkeypatch.setattr("core.backends.slime.bridge.read_task", named)
     manager(args).eval(3)
-    ours = [trajectory for group in again(tape, case, samples, args, tokenizer) for trajectory in group]
+    groups = [(read_task(sample, args.prompt_data), [sample.session_id]) for sample in samples]
+    played = play_again(tape, groups, case, case.spec.recipe.model_validate(recipe), tokenizer)
+    ours = [trajectory for group in played for trajectory in group]
     done, failures = [t for t in ours if t.status != "failed"], Failures()
     for trajectory in (t for t in ours if t.status == "failed"):
         failures.add(trajectory)
@@ -251,38 +192,6 @@ def test_evaluation(
     assert logged["eval/dev/turns"] == pytest.approx(sum(t.metrics["turns"] for t in done) / len(done))
     assert (logged["eval/step"], logged["by"]) == (3, "eval/step")
     assert "eval/dev/response_len/mean" in logged  # slime's own metrics are still there
-
-
-@pytest.mark.parametrize("case", ["coding"], indirect=True)
-@pytest.mark.parametrize("std_normalization", [True, False])
-def test_segments_share_their_rollout_which_counts_once(
-    case: Case, manager: Manager, arguments: Arguments, std_normalization: bool
-) -> None:
-    """Rollouts of a group have uneven numbers of rows: sub-agents and summaries begin new ones."""
-    recipe = case.recipe(group_size=8)
-    recipe["algorithm"] |= {"std_normalization": std_normalization}
-    made = manager(arguments(recipe, list(case.faulty[2:6])))
-    rows = rows_of(made.generate(0))
-    by_rollout = {number: [row for row in rows if row.rollout_id == number] for number in range(len(made.samples))}
-    uneven = roles = 0
-    for first in range(0, len(made.samples), 8):
-        members = range(first, first + 8)
-        rewards = torch.tensor([made.samples[number].reward for number in members], dtype=torch.float64)
-        right = rewards - rewards.mean()
-        right = right / (rewards.std() + 1e-6) if std_normalization else right
-        for number, advantage in zip(members, right.tolist(), strict=True):
-            turns = made.samples[number].train_metadata["turns"]
-            assert [row.advantage for row in by_rollout[number]] == pytest.approx([advantage] * len(by_rollout[number]))
-            # Each sampled token is trained once.
-            sampled = sum(len(turn["completion"]["token_ids"]) for turn in turns)
-            assert sum(row.trained_tokens for row in by_rollout[number]) == sampled
-            helpers = sum(a["role"] != "subagent" and b["role"] == "subagent" for a, b in pairwise(turns))
-            summaries = sum(turn["role"] == "summary" for turn in turns[:-1])
-            assert len(by_rollout[number]) == 1 + helpers + summaries
-            roles |= (helpers > 0) + 2 * (summaries > 0)
-        uneven += len({len(by_rollout[number]) for number in members}) > 1 and len(set(rewards.tolist())) > 1
-    assert uneven >= 2
-    assert roles == 3, "both sub-agents and summaries are among them"
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if not case.spec.regrade], indirect=True)
@@ -299,13 +208,17 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
     made = manager(args)
     post_process, samples = made.custom_reward_post_process_func, []
     made.custom_reward_post_process_func = lambda args, flat: samples.extend(flat) or post_process(args, flat)
-    theirs = rows_of(made.generate(0))
-    rollouts = list({sample.rollout_id or sample.index: sample for sample in samples}.values())
-    _, ours = our_rows(again(tape, case, rollouts, args, tokenizer), case, rollouts, args)
-    trained = [row for row in theirs if row.trained_tokens]
-    assert [(row.tokens, row.loss_mask) for row in trained] == [(row.tokens, row.loss_mask) for row in ours]
-    assert [row.advantage for row in trained] == pytest.approx([row.advantage for row in ours])
-    assert [row.rollout_id for row in trained] == [samples[0].index + row.rollout_id for row in ours]
+    [trained] = read_parts([ref.inner for ref in made.generate(0)], args.global_batch_size)
+    rollouts = {sample.rollout_id or sample.index: sample for sample in samples}
+    groups = [
+        (read_task(group[0], args.prompt_data), [sample.session_id for sample in group])
+        for group in group_samples(rollouts.values())
+    ]
+    values = case.spec.recipe.model_validate(recipe)
+    ours = our_rows(play_again(tape, groups, case, values, tokenizer), values)
+    assert [(row.tokens, row.loss_mask) for row, _ in trained] == [(row.tokens, row.loss_mask) for row in ours]
+    assert [row.advantage for row, _ in trained] == pytest.approx([row.advantage for row in ours])
+    assert [row.rollout_id for row, _ in trained] == [samples[0].index + row.rollout_id for row in ours]
 
 
 @pytest.mark.parametrize(

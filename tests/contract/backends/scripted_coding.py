@@ -18,8 +18,8 @@ from agentic.coding.tools import number_lines
 from agentic.coding.world import DONE, write_edit
 from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.slime.case import Case
-from tests.contract.slime.serving import SLOW
+from tests.contract.backends.case import Case
+from tests.contract.backends.serving import SLOW
 
 REFUSED = "forbidden"
 RECORDS = [draw_record("train", number, "function") for number in range(8)]

@@ -13,7 +13,7 @@ from agentic.memagent.rollout import MemAgent
 from core.rollout.method import MethodSpec, RolloutError
 from core.seeds import derive_seed
 from core.types import Task, Trajectory, Turn
-from tests.contract.slime.case import Case
+from tests.contract.backends.case import Case
 
 SENTENCE = " The grass is green."
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.rollout.method import MethodSpec
 from core.types import Task
-from tests.contract.slime.serving import Reply
+from tests.contract.backends.serving import Reply
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ class ScriptedEngine(ScriptedPolicy):
     ) -> Completion:
         completion = await super().generate(prompt_ids, sampling, session)
         slow = SLOW in self._tokenizer.decode(prompt_ids)
-        aborted = self._aborts[str(request_id)] = asyncio.Event()
+        aborted = asyncio.Event()
+        request = request_id or str(id(aborted))
+        self._aborts[request] = aborted
         try:
             async with asyncio.timeout(60 if slow else LATENCY_S):
                 await aborted.wait()
@@ -55,7 +57,7 @@ class ScriptedEngine(ScriptedPolicy):
             logprobs = tuple(-0.1 * (1 + token % 7) for token in completion.token_ids)
             return Completion(completion.token_ids, logprobs, completion.finish_reason, "0")
         finally:
-            del self._aborts[str(request_id)]
+            del self._aborts[request]
 
     def abort(self, request_id: str) -> None:
         if request_id in self._aborts:

@@ -29,8 +29,8 @@ from core.rewards.answer_grader import is_accepted
 from core.rollout.rows import rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Row, Sampling, Task, Trajectory
-from tests.contract.slime.scored_memagent import SENTENCE, make_recipe
-from tests.contract.slime.settings import rollout_arguments
+from tests.contract.backends.scored_memagent import SENTENCE, make_recipe
+from tests.contract.backends.slime_settings import rollout_arguments
 from tests.unit.backends.slime.standin import SAMPLING, Sample
 
 OF_THE_SERVER = {

@@ -1,0 +1,84 @@
+"""Every backend trains every method on our rows, with our weights, whatever happens to the rollouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from core.types import Task
+from tests.contract.backends.batch import Batch, assert_ours, play_again
+from tests.contract.backends.case import Case
+from tests.contract.backends.table import BACKENDS
+
+pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
+Run = Callable[[dict[str, Any], list[Task]], Batch]
+GROUPS = 200
+"""Are run with --long."""
+
+
+@pytest.fixture(params=BACKENDS)
+def run(request: pytest.FixtureRequest, case: Case) -> Run:
+    return lambda values, tasks: BACKENDS[request.param](request, case, values, tasks)
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_batch(run: Run, case: Case, steps: int, tokenizer: Any, request: pytest.FixtureRequest) -> None:
+    """Rollouts of different lengths, groups that fail wholly and in part, in one optimizer step and in two."""
+    tasks = list(case.faulty)
+    if request.config.getoption("--long"):
+        tasks = (tasks * GROUPS)[:GROUPS]
+    values = case.recipe(tasks_per_step=len(tasks))
+    values["algorithm"] |= {"num_steps_per_rollout": steps, "kl_loss_coef": 0.1}  # rows without advantage count, too
+    values["optimizer"]["lr_decay_steps"] = None
+    batch = run(values, tasks)
+    assert len(batch.steps) == steps
+    assert batch.tasks == tasks
+    assert all(batch.tape[name].task == task for task, names in batch.names for name in names if name in batch.tape)
+    groups = assert_ours(batch, case, values, tokenizer)
+    failed = [Counter(batch.renamed.get(t.failure, t.failure) for t in group) for group in groups]
+    for failure, whole in case.failures.items():
+        counts = [counter[failure] for counter in failed if counter[failure]]
+        assert counts
+        size = values["rollout"]["group_size"]
+        assert {count == size for count in counts} == {True} if whole else min(counts) < size
+    assert {name for counter in failed for name in counter} == {None, *case.failures}
+    assert len(Counter(len(t.turns) for group in groups for t in group if t.status != "failed")) > 2
+    assert len({row.advantage for row in batch.rows}) > 2
+
+
+@pytest.mark.parametrize("case", ["coding"], indirect=True)
+@pytest.mark.parametrize("std_normalization", [True, False])
+def test_segments_share_their_rollout_which_counts_once(
+    run: Run, case: Case, std_normalization: bool, tokenizer: Any
+) -> None:
+    """Rollouts of a group have uneven numbers of rows: sub-agents and summaries begin new ones."""
+    values = case.recipe(group_size=8)
+    values["algorithm"] |= {"std_normalization": std_normalization, "kl_loss_coef": 0.1}
+    batch = run(values, list(case.faulty[2:6]))
+    played = play_again(batch.tape, batch.names, case, case.spec.recipe.model_validate(values), tokenizer)
+    first = uneven = roles = 0
+    for told, group in zip(batch.groups, played, strict=True):
+        rewards = torch.tensor([one.reward for one in told], dtype=torch.float64)
+        right = rewards - rewards.mean()
+        right = right / (rewards.std() + 1e-6) if std_normalization else right
+        sizes = set()
+        for number, (trajectory, advantage) in enumerate(zip(group, right.tolist(), strict=True), start=first):
+            rows, turns = [row for row in batch.rows if row.rollout_id == number], trajectory.turns
+            assert [row.advantage for row in rows] == pytest.approx([advantage] * len(rows))
+            # Each sampled token is trained once.
+            assert sum(row.trained_tokens for row in rows) == sum(len(turn.completion.token_ids) for turn in turns)
+            helpers = sum(a.role != "subagent" and b.role == "subagent" for a, b in pairwise(turns))
+            summaries = sum(turn.role == "summary" for turn in turns[:-1])
+            assert len(rows) == 1 + helpers + summaries
+            roles |= (helpers > 0) + 2 * (summaries > 0)
+            sizes.add(len(rows))
+        first += len(group)
+        uneven += len(sizes) > 1 and len(set(rewards.tolist())) > 1
+    assert uneven >= 2
+    assert roles == 3, "both sub-agents and summaries are among them"
