@@ -35,6 +35,11 @@ class TokensParams(StrictBody):
     include_stop_str_in_output: bool = False
     routed_experts_prompt_start: int = 0
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end a completion."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
     def to_sampling(self, room: int) -> Sampling:
         """Return it with at most `room` new tokens, the room that the context has."""
         return Sampling(
@@ -44,7 +49,7 @@ class TokensParams(StrictBody):
             max_new_tokens=room if self.max_tokens is None else min(room, self.max_tokens),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             seed=self.seed,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            stop=self.stops,
             frequency_penalty=self.frequency_penalty,
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, GatewayError
+from core.gateway.messages import AgentRequest, GatewayError, refuse
 from core.gateway.openai_chat import LIMIT_STATUS, PING, write_error, write_error_event
 from core.serving import describe_invalid
 from core.vllm_wire import TokensBody, write_chunks, write_completion
@@ -27,14 +27,15 @@ def read_request(value: Any) -> AgentRequest:
         raise GatewayError(400, "bad_request", describe_invalid(error)) from error
     params = body.sampling_params
     given = {name: getattr(params, name) for name in ("temperature", "top_p") if name in params.model_fields_set}
-    sampling = params.to_sampling(1)
+    if params.frequency_penalty:
+        raise refuse("sampling_params.frequency_penalty", "is not implemented; only 0")
     return AgentRequest(
         model=body.model or "policy",
         messages=(),
         top_k=None if params.top_k in (-1, 0) else params.top_k,
         seed=params.seed,
         max_tokens=params.max_tokens,
-        stop=sampling.stop,
+        stop=params.stops,
         stream=bool(body.stream),
         tokens=body,
         **given,

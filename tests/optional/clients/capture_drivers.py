@@ -48,6 +48,20 @@ def serve(app: Any) -> str:
     return f"http://127.0.0.1:{port}"
 
 
+def join_chunks(chunks: Any) -> dict[str, Any]:
+    """Return the message of a stream."""
+    text, calls = "", list[dict[str, Any]]()
+    for chunk in chunks:
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            for part in choice.delta.tool_calls or ():
+                if part.id:
+                    calls.append({"id": part.id, "type": "function", "function": {"name": "", "arguments": ""}})
+                calls[part.index]["function"]["name"] += part.function.name or ""
+                calls[part.index]["function"]["arguments"] += part.function.arguments or ""
+    return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+
+
 def chat(base_url: str, key: str, model: str, *, stream: bool = False) -> None:
     """Hold a conversation of three turns with OpenAI's SDK, with tools if the template of `model` shows some."""
     import openai
@@ -59,11 +73,9 @@ def chat(base_url: str, key: str, model: str, *, stream: bool = False) -> None:
         if "tools" in Path(model, "chat_template.jinja").read_text():
             asked["tools"] = TOOLS
         if stream:
-            with client.chat.completions.stream(**asked) as events:
-                reply = events.get_final_completion()
+            answer = join_chunks(client.chat.completions.create(**asked, stream=True))
         else:
-            reply = client.chat.completions.create(**asked)
-        answer = reply.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
+            answer = client.chat.completions.create(**asked).choices[0].message.model_dump(exclude_none=True)
         messages.append(answer)
         for call in answer.get("tool_calls", ()):
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": "nothing found"})
@@ -84,7 +96,7 @@ async def verifiers(engine: str, gateway: str, model: str) -> dict[str, Any]:
 
     turns: list[Turn] = []
     trained = 0
-    for url, name in ((engine, "model"), (f"{gateway}/s/verifiers", "policy")):
+    for url, name in ((engine, "model"), (gateway, "policy")):  # a header names the session
         config = TrainClientConfig(
             base_url=f"{url}/v1", api_key_var="NO_KEY", renderer_model_name=model, renderer=AutoRendererConfig()
         )

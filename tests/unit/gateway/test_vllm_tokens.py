@@ -63,8 +63,9 @@ async def test_models_have_their_context_and_a_bad_body_names_its_field():
             ({"token_ids": [-1]}, "token_ids.0"),
             ({"token_ids": [1], "features": {"a": 1}}, "features"),
             ({"token_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n"),
+            ({"token_ids": [1], "sampling_params": {"frequency_penalty": 1.0}}, "sampling_params.frequency_penalty"),
         ):
             assert says in (await client.post(WIRE, fields, status=400))["error"]["message"]
         await client.post(WIRE, {"token_ids": [1], "model": "frozen:judge"}, status=404)
         finished = await finish(client, model)
-    assert finished["counters"] == {"refused_bad_request": 4, "refused_model_not_found": 1}
+    assert finished["counters"] == {"refused_bad_request": 5, "refused_model_not_found": 1}
