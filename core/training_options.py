@@ -7,7 +7,7 @@ import argparse
 import re
 from pathlib import Path
 
-DEFAULT_PRESETS = {"embedded": "tiny", "slime": "seed", "vime": "seed"}
+DEFAULT_PRESETS = {"embedded": "tiny", "slime": "seed", "vime": "seed", "verl": "seed"}
 """Maps a backend to the preset that it takes without --preset."""
 
 BASELINES = ("rejection", "supervised")
@@ -38,7 +38,9 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe, or slime's job, and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the resolved recipe, or a cluster's job, and stop"
+    )
     parser.add_argument("--accept-changes", action="store_true", help="resume although data or models have changed")
     if "embedded" in backends:
         parser.add_argument(
@@ -48,8 +50,8 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "--memory", type=read_bytes, metavar="SIZE", help="embedded: plan for this memory, such as 24GB or 8GiB"
         )
-    if "slime" in backends:
-        parser.add_argument("--start-ray", action="store_true", help="slime, vime: start Ray's head if none answers")
+    if set(backends) - {"embedded"}:
+        parser.add_argument("--start-ray", action="store_true", help="on a cluster: start Ray's head if none answers")
     return parser
 
 

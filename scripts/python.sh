@@ -3,9 +3,11 @@
 # prepare_python [options of setup.sh]: go to the repository's root, make .venv where it is needed, and set `python`.
 prepare_python() {
   cd "$(dirname "${BASH_SOURCE[0]}")/.."
-  # The Python of slime's and vime's containers has all packages. Anywhere else they are in .venv.
+  # The Python of slime's and vime's containers has all packages, and one with verl where tokentrue was installed beside
+  # it. Anywhere else they are in .venv.
   python=python3
-  if ! python3 -c 'import slime' 2>/dev/null && ! python3 -c 'import vime' 2>/dev/null; then
+  if ! python3 -c 'import slime' 2>/dev/null && ! python3 -c 'import vime' 2>/dev/null \
+    && ! python3 -c 'from importlib.metadata import version; version("verl"), version("tokentrue")' 2>/dev/null; then
     bash scripts/setup.sh "$@"
     python=.venv/bin/python
   fi

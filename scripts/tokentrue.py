@@ -35,7 +35,7 @@ GROUPS = {
 }
 COMMANDS = {
     "run": Subcommand("scripts.run", "The experiment of a preset: data, training, evaluations, report"),
-    "train": Subcommand("scripts.train", "Train a method on the embedded backend, slime or vime"),
+    "train": Subcommand("scripts.train", "Train a method on the embedded backend, slime, vime or verl"),
     "new": Subcommand("scripts.new", "The skeleton of a new method, which runs at once"),
     "evaluate ruler": Subcommand("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
     "evaluate heldout": Subcommand("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
@@ -69,7 +69,8 @@ COMMANDS = {
     "data routes": Subcommand("agentic.toolorchestra.routellm", "RouteLLM's prompts as tasks, with subjects kept out"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
     "data tau2-tasks": Subcommand("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
-    "data slime": Subcommand("core.backends.slime.records", "A data set as the JSONL that slime reads"),
+    "data slime": Subcommand("core.backends.records", "A data set as the JSONL that slime reads", True),
+    "data verl": Subcommand("core.backends.records", "A data set as the Parquet that verl reads", True),
     "convert to-dist": Subcommand("scripts.convert_checkpoints", "Hugging Face folder to Megatron's torch_dist", True),
     "convert to-hf": Subcommand("scripts.convert_checkpoints", "Megatron's torch_dist to Hugging Face folders", True),
     "convert to-hub": Subcommand(

@@ -1,6 +1,6 @@
 """Train a method on the backend that --backend names, then write the report of an embedded run.
 
-A run on slime or vime and a dry run get no report here.
+A run on a cluster and a dry run get no report here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ BACKENDS = {
     "embedded": "core.train.command",
     "slime": "core.backends.slime.launch",
     "vime": "core.backends.slime.launch",
+    "verl": "core.backends.verl.launch",
 }
 
 

@@ -182,7 +182,7 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
         folder = RunFolder.create(
             options.out or Path("runs") / f"{name}-{Path(options.model).name}",
             recipe.dump(),
-            may_differ=("data", "rollout", "algorithm", "optimizer", "inference", "run"),
+            may_differ=("data", "rollout", "algorithm", "optimizer", "inference", "run", "slime", "verl"),
         )
         models = {"trained": options.model, **_map_untrained(options.untrained)}
         return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))

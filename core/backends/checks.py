@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from urllib.error import URLError
@@ -9,7 +11,9 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from core.config import Recipe
+from core.config.cluster import ClusterSection
 from core.data.hub_sets import is_hub_set
+from core.runs.run_folder import flatten
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 10.0
@@ -24,12 +28,17 @@ def find_url_problem(url: str) -> str | None:
         return str(error)
 
 
+def list_data(recipe: Recipe) -> dict[str, str]:
+    """Return the data that a job reads, by their keys."""
+    data = {"data.train": recipe.data.train, "data.eval": recipe.data.eval if recipe.run.eval_every else None}
+    return {key: path for key, path in data.items() if path}
+
+
 def find_missing_data(recipe: Recipe) -> Iterator[str]:
     """Name each file of `data` that is not there."""
-    files = {"train": recipe.data.train, "eval": recipe.data.eval if recipe.run.eval_every else None}
-    for key, path in files.items():
-        if path and not (REPOSITORY / path).exists() and not is_hub_set(path):
-            yield f"data.{key}: no file {REPOSITORY / path}. See Data in agentic/{recipe.method}/README.md"
+    for key, path in list_data(recipe).items():
+        if not (REPOSITORY / path).exists() and not is_hub_set(path):
+            yield f"{key}: no file {REPOSITORY / path}. See Data in agentic/{recipe.method}/README.md"
 
 
 def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Collection[str]) -> Iterator[str]:
@@ -44,3 +53,25 @@ def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Col
             named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does
             other = urlsplit(named)._replace(netloc="HOST:PORT").geturl()
             yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}={other}"
+
+
+def find_shared_problems(
+    recipe: Recipe, cluster: ClusterSection, paths: Mapping[str, str], served: Collection[str] = ()
+) -> Iterator[str]:
+    """Name what is wrong with the `paths` of each node (key -> path), the data, the servers and the variables."""
+    for key, path in paths.items():
+        if not Path(path).is_absolute():
+            yield f"{key}: {path} is relative, which means another place on each worker; give the whole path"
+    yield from find_missing_data(recipe)
+    services = {f"{cluster.key}.services.{name}": url for name, url in cluster.services.items()}
+    yield from find_silent_servers(recipe, services, served)
+    for name in cluster.env_from:
+        if name not in os.environ:
+            yield f"{cluster.key}.env_from: {name} is not set here; export it"
+
+
+def find_placeholders(recipe: Recipe) -> Iterator[str]:
+    """Name each value of a recipe that stands for one of the user's own, such as TAU2_DATA."""
+    for key, value in flatten(recipe.dump()).items():
+        if isinstance(value, str) and re.fullmatch(r"[A-Z][A-Z0-9_]+(/.*)?", value):
+            yield f"{key}: {value} is a placeholder; --set {key}=..."

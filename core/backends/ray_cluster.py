@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
@@ -56,11 +57,12 @@ class RayCluster:
             lines.append(f"on each of the {self.nodes - 1} other nodes: {join}")
         return lines
 
-    def find_head_problem(self, key: str) -> str | None:
-        """Say why other nodes cannot reach the head node; None if they can. `key` is the recipe's section of Ray."""
+    def find_setup_problems(self, key: str, framework: str) -> Iterator[str]:
+        """Name what keeps Ray from being used at all. `key` is the recipe's section of Ray."""
+        if shutil.which("ray") is None:
+            yield f"no command `ray`. Run inside {framework}'s image, or pip install ray"
         if self.nodes > 1 and self.head in LOOPBACK:
-            return f"{key}.head is {self.head}, which other nodes cannot reach; --set {key}.head=ADDRESS"
-        return None
+            yield f"{key}.head is {self.head}, which other nodes cannot reach; --set {key}.head=ADDRESS"
 
     def find_problem(self, key: str, framework: str) -> str | None:
         """Say why no Ray answers, with the commands that start it by the Python of `framework`; None if one does."""
@@ -73,18 +75,18 @@ class RayCluster:
             )
         return None
 
-    def find_running_job(self, recipe: Path) -> str | None:
-        """Name a Ray job that still trains by the file `recipe`; a second one would write the same checkpoints.
+    def find_running_job(self, entry: Path) -> str | None:
+        """Name a Ray job that still trains by the file `entry`; a second one would write the same checkpoints.
 
         Ctrl-C ends the launcher but not its job, so the lock of the run folder cannot tell.
         """
         with urlopen(f"{self.url}/api/jobs/", timeout=PATIENCE_S) as reply:
             jobs = json.load(reply)
         for job in jobs:
-            if job["status"] in ("PENDING", "RUNNING") and str(recipe) in (job["entrypoint"] or ""):
+            if job["status"] in ("PENDING", "RUNNING") and str(entry) in (job["entrypoint"] or ""):
                 name, address = job["submission_id"] or job["job_id"], f"--address={self.url}"
                 return (
-                    f"the Ray job {name} trains in {recipe.parent} already. Watch it: ray job logs {address} --follow "
+                    f"the Ray job {name} trains in {entry.parent} already. Watch it: ray job logs {address} --follow "
                     f"{name}; or end it first: ray job stop {address} {name}"
                 )
         return None

@@ -18,6 +18,7 @@ from pydantic import (
 
 from core.algorithms.coefficients import GRPOConfig
 from core.config.slime import SlimeSection
+from core.config.verl import VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
 from core.types import LossAgg, RowUnit
 
@@ -270,7 +271,7 @@ class RunSection(Section):
     eval_temperature: NonNegativeFloat = 1.0
     eval_top_p: Share = 0.7
     save_every: PositiveInt = 10
-    keep: Literal["last", "best"] = "last"
+    keep: Annotated[Literal["last", "best"], EMBEDDED_ONLY] = "last"
     """Says which checkpoint is the trained policy: the last one, or the one with the best held-out reward, which is
     then saved at every evaluation that equals or beats those before it."""
     record_every: NonNegativeInt = 1
@@ -355,7 +356,7 @@ class Recipe(Section):
     takes the place of the method's own reward."""
     world: str = "world"
     """Names the module of the method whose World has the demonstrations: WORLD.py in its folder (core/worlds)."""
-    warm_start: WarmStartSection | None = None
+    warm_start: Annotated[WarmStartSection | None, EMBEDDED_ONLY] = None
     rejection: RejectionSection | None = None
     """Describes the baseline of `--baseline rejection`: what as many rollouts teach without GRPO."""
     supervised: SupervisedSection | None = None
@@ -370,6 +371,8 @@ class Recipe(Section):
     """Maps a role that is a URL to the file with the API key of its server."""
     slime: SlimeSection | None = None
     """Describes the cluster, for `--backend slime`."""
+    verl: VerlSection | None = None
+    """Describes the cluster, for `--backend verl`. None takes all defaults."""
     experiment: ExperimentSection | None = None
     """Says how the data are made and what is evaluated. A trained policy does not depend on it."""
 

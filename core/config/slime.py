@@ -6,18 +6,13 @@ What the common sections say (rollout sizes, clips, KL, rates, steps) is rendere
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveInt, model_validator
 
+from core.config.cluster import ClusterSection, Scalar
 from core.options import Section
-
-Scalar = bool | int | float | str
-
-_SECRET = re.compile(r"(^|_)(secret|password|passwd|credentials?|(api|access|private|wandb)_key)(_|$)|(^|_)token$")
-"""Finds names of what must not be written into files: HF_TOKEN and WANDB_API_KEY, not TOKENIZERS_PARALLELISM."""
 
 
 class CheckpointSection(Section):
@@ -48,14 +43,9 @@ class ServingSection(Section):
     models: Mapping[str, ServedModel] = {}
 
 
-class RaySection(Section):
-    head: str = "127.0.0.1"
-    """Names the address of the head node; with several nodes, the one by which the others reach it."""
-    dashboard_port: PositiveInt = 8265
-    """Takes the jobs. Whoever reaches it can run code, so it listens on `head` alone."""
-
-
-class SlimeSection(Section):
+class SlimeSection(ClusterSection):
+    key: ClassVar[str] = "slime"
+    passes: ClassVar[str] = "flags"
     framework: Literal["slime", "vime"] = "slime"
     """Names what trains: slime with SGLang, or vime with vLLM. `--backend` sets it."""
     root: str | None = None
@@ -64,9 +54,6 @@ class SlimeSection(Section):
     model: str
     """Names a file in slime's scripts/models, such as qwen2.5-7B: the architecture as Megatron's arguments."""
     checkpoint: CheckpointSection
-    nodes: PositiveInt = 1
-    """Counts the nodes that train."""
-    gpus_per_node: PositiveInt = 8
     colocate: bool = True
     """Lets rollout and training take turns on the same GPUs. If false, each has its own GPUs and both run at once."""
     rollout_gpus: PositiveInt | None = None
@@ -79,19 +66,12 @@ class SlimeSection(Section):
     (slime's own fan-out)."""
     sglang: ServingSection = ServingSection()
     """Describes the rollout servers; vime's are vLLM's."""
-    ray: RaySection = RaySection()
     roles: Mapping[str, str] = {}
     """Maps a role to a name in `sglang.models`, which replaces the role's address under `roles` of the recipe."""
-    services: Mapping[str, str] = {}
-    """Maps a name to a URL that must answer before the job starts. Servers under `roles` are checked in any case."""
     num_epoch: PositiveInt | None = None
     """Counts passes over the training data, instead of `run.steps` batches of rollouts."""
     eval_name: str = "dev"
     """Names `data.eval` in slime's logs."""
-    env: Mapping[str, str] = {}
-    """Adds environment variables to the job. A recipe is written into files, so it holds no secrets."""
-    env_from: tuple[str, ...] = ()
-    """Names variables, such as HF_TOKEN, that the job gets from where it is started; they are written nowhere."""
     flags: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
     """Passes any other flag to slime, `--flag: value`: true for a flag without a value, false to leave one out."""
 
@@ -100,16 +80,11 @@ class SlimeSection(Section):
         return self.root or f"/root/{self.framework}"
 
     @property
-    def train_gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
-
-    @property
     def serving_gpus(self) -> int:
         return self.rollout_gpus or self.train_gpus
 
     @property
     def all_nodes(self) -> int:
-        """Return the number of nodes of the Ray cluster."""
         gpus = max(self.train_gpus, self.serving_gpus) if self.colocate else self.train_gpus + self.serving_gpus
         return -(-gpus // self.gpus_per_node)
 
@@ -133,18 +108,6 @@ class SlimeSection(Section):
         for name, (gpus, per_engine) in served.items():
             if gpus % per_engine:
                 raise ValueError(f"{name}: {gpus} GPUs do not make whole engines of {per_engine} GPUs")
-        return self
-
-    @model_validator(mode="after")
-    def _secrets_are_named_alone(self) -> SlimeSection:
-        for name in self.env:
-            if _SECRET.search(name.lower()):
-                raise ValueError(f"env.{name}: a recipe holds no secrets; export {name}, and name it in slime.env_from")
-        for flag in self.flags:
-            if _SECRET.search(flag.lower().replace("-", "_")):
-                raise ValueError(
-                    f"flags.{flag}: a recipe holds no secrets; give it as a variable, named in slime.env_from"
-                )
         return self
 
     @model_validator(mode="after")

@@ -57,11 +57,13 @@ from core.types import Task
 CHANGEABLE_KEYS = [
     "departures",
     "health",
+    "slime",
+    "verl",
     *(f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()),
     *(f"inference.{key}" for key in "servers server_key_file replicas engine replica_args replica_python".split()),
 ]
 """Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample,
-words; never how it learns.
+words, how clusters would train; never how it learns.
 
 A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.
 """

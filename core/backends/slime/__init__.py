@@ -4,9 +4,7 @@ README.md of core/backends shows how a job is started. slime imports the functio
 not imported here, because a job is rendered without PyTorch.
 """
 
-from core.backends.slime.checks import find_problems
-from core.backends.slime.flags import Paths
-from core.backends.slime.job import write_script
-from core.backends.slime.launch import choose_framework, start_job
+from core.backends.slime.job import make_job
+from core.backends.slime.launch import choose_framework
 
-__all__ = ["Paths", "choose_framework", "find_problems", "hooks", "start_job", "write_script"]
+__all__ = ["choose_framework", "hooks", "make_job"]

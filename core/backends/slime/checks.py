@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,54 +11,27 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from core.backends import checks
-from core.backends.slime.flags import cluster
-from core.backends.slime.job import model_file, ray_cluster
+from core.backends.checks import REPOSITORY
 from core.config import Recipe
 from core.config.slime import SlimeSection
 from core.hub import CheckpointError, count_positions, read_json
-from core.runs.run_folder import flatten
 
 
-def find_problems(recipe: Recipe) -> list[str]:
-    """List everything except Ray that keeps the job from starting.
-
-    Raises:
-        RecipeError: the recipe cannot run on slime at all.
-    """
-    slime = cluster(recipe)
-    paths = {"root": slime.source, "megatron": slime.megatron}
-    paths |= {f"checkpoint.{key}": path for key, path in slime.checkpoint if path is not None}
-    paths |= {f"sglang.models.{name}.path": model.path for name, model in slime.sglang.models.items()}
-    services = {f"slime.services.{name}": url for name, url in slime.services.items()}
-    return [
-        *(
-            f"slime.{key}: {path} is relative, which means another place on each worker; give the whole path"
-            for key, path in paths.items()
-            if not Path(path).is_absolute()
-        ),
-        *_sources(slime),
-        *_checkpoints(recipe, slime),
-        *_model(recipe, slime),
-        *checks.find_missing_data(recipe),
-        *checks.find_silent_servers(recipe, services, slime.roles),
-        *(f"slime.env_from: {name} is not set here; export it" for name in slime.env_from if name not in os.environ),
-    ]
+def model_file(slime: SlimeSection) -> Path:
+    return Path(slime.source) / "scripts" / "models" / f"{slime.model}.sh"
 
 
-def find_open_points(recipe: Recipe) -> list[str]:
-    """List what a dry run leaves to fill in: what is not there, placeholders, what was not checked. No server is asked.
+def find_local_problems(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
+    """Name what is missing on this machine."""
+    yield from _sources(slime)
+    yield from _checkpoints(recipe, slime)
+    yield from _model(recipe, slime)
 
-    Raises:
-        RecipeError: the recipe cannot run on slime at all.
-    """
-    slime = cluster(recipe)
-    dockerfile = checks.REPOSITORY / "docker" / "Dockerfile"  # an installed tokentrue has none
+
+def find_open_points(slime: SlimeSection) -> list[str]:
+    """List what a dry run did not check."""
+    dockerfile, points = REPOSITORY / "docker" / "Dockerfile", []  # an installed tokentrue has none
     base = dockerfile.is_file() and re.search(r"^ARG \w+=(\S+)$", dockerfile.read_text(), re.MULTILINE)
-    points = [*_sources(slime), *_checkpoints(recipe, slime), *_model(recipe, slime), *checks.find_missing_data(recipe)]
-    for key, value in flatten(recipe.dump()).items():
-        if isinstance(value, str) and re.fullmatch(r"[A-Z][A-Z0-9_]+(/.*)?", value):
-            points.append(f"{key}: {value} is a placeholder; --set {key}=...")
     if not (model_file(slime).is_file() and (Path(slime.checkpoint.hf) / "config.json").is_file()):
         points.append(f"slime.model: {slime.model} was not compared with the model's config, for one is not here")
     if base and "@sha256:" not in base[1]:
@@ -125,10 +96,6 @@ def _sources(slime: SlimeSection) -> Iterator[str]:
         yield f"slime.model: no {model}; did you mean {', '.join(close)}? Known: {', '.join(known)}"
     if not (megatron / "megatron" / "training").is_dir():
         yield f"slime.megatron: no Megatron-LM at {megatron}. It is in {name}'s image; or --set slime.megatron=PATH"
-    if shutil.which("ray") is None:
-        yield f"no command `ray`. Run inside {name}'s image, or pip install ray"
-    if problem := ray_cluster(slime).find_head_problem("slime.ray"):
-        yield problem
 
 
 def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core.backends.embedded_only import refuse_embedded_only
+from core.backends.embedded_only import refuse_on_cluster
+from core.backends.job import JobPaths
 from core.backends.slime.framework import FRAMEWORKS, framework_flags
 from core.config import Recipe, RecipeError
 from core.config.slime import SlimeSection
@@ -34,16 +35,12 @@ SCRIPT_FLAGS: Flags = {
 """Holds what slime's scripts always give; Megatron's defaults would drop out a tenth and sum gradients in bfloat16."""
 
 
-class Paths:
-    """Names what the launcher writes into the run folder `out` for slime. Every node must see that folder."""
+class Paths(JobPaths):
+    """Names the files of a job of slime."""
 
     def __init__(self, out: Path):
-        self.out = out.resolve()
-        self.recipe = self.out / "agentic_recipe.yaml"
-        self.train = self.out / "data" / "train.jsonl"
-        self.eval = self.out / "data" / "eval.jsonl"
+        super().__init__(out, "jsonl")
         self.servers = self.out / "servers.yaml"
-        self.script = self.out / "job.sh"
         self.checkpoints = self.out / "torch_dist"
 
 
@@ -59,28 +56,11 @@ def cluster(recipe: Recipe) -> SlimeSection:
             f"preset {recipe.preset!r} has no section `slime`, which says what the cluster is; "
             "use a preset that has one, such as --preset seed, or add it (core/config/slime.py)"
         )
-    refuse_embedded_only(recipe, slime.framework)
-    if len(recipe.run.seeds) > 1:
-        raise RecipeError(
-            f"slime trains one seed per job; set run.seeds=[{recipe.run.seeds[0]}] and another --out each"
-        )
-    if recipe.model.dtype != "bfloat16":
-        raise RecipeError(f"slime trains in bfloat16 and model.dtype is {recipe.model.dtype}; set model.dtype=bfloat16")
-    if recipe.rollout.top_p != 1:
-        raise RecipeError(
-            f"rollout.top_p is {recipe.rollout.top_p}; on slime rows are trained without top-p, set it to 1"
-        )
+    refuse_on_cluster(recipe, slime.framework, served=slime.roles)
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size
     if batch_size(recipe) * recipe.algorithm.num_steps_per_rollout != rollouts:
         raise RecipeError(
             "slime splits a batch evenly; let algorithm.num_steps_per_rollout divide tasks_per_step x group_size"
-        )
-    if elsewhere := [
-        role for role, place in recipe.roles.items() if place.startswith("model:") and role not in slime.roles
-    ]:
-        raise RecipeError(
-            f"roles.{elsewhere[0]} is a model in the trainer's own process, which slime has no place for; serve it by "
-            f"slime.sglang.models and slime.roles.{elsewhere[0]}, or set roles.{elsewhere[0]}=http://HOST:PORT"
         )
     if slime.rows == "fan_out":
         check_fan_out(recipe, regrade=method_spec(recipe.method).regrade is not None)

@@ -1,37 +1,26 @@
-"""Writes a recipe as one shell script, which writes the job's files and submits it; the dry run prints it.
-
-The script is slime's own idiom (scripts/run-*.sh in slime's repository), so that the two can be laid side by side.
-"""
+"""Makes the job of slime or vime of a recipe."""
 
 from __future__ import annotations
 
 import shlex
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from core.backends.checks import REPOSITORY
-from core.backends.ray_cluster import RayCluster, quote_environment
-from core.backends.slime import flags
+from core.backends.job import Job, join_python_path
+from core.backends.slime import checks, flags
 from core.backends.slime.framework import FRAMEWORKS, framework_environment
 from core.config import Recipe
 from core.config.slime import ServedModel, SlimeSection
-from core.rollout.method import find_package
-
-
-def ray_cluster(slime: SlimeSection) -> RayCluster:
-    """Return the Ray cluster that the job needs."""
-    return RayCluster(slime.ray.head, slime.ray.dashboard_port, slime.all_nodes, slime.gpus_per_node)
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
-    """Return the environment variables of every process of the job. A method outside of agentic/ is found, too."""
-    slime, package = flags.cluster(recipe), find_package(recipe.method)
-    own = Path(import_module(f"{package}.rollout").__file__ or "").parents[package.count(".") + 1]
+    """Return the environment variables of every process of the job."""
+    slime = flags.cluster(recipe)
     return {
-        "PYTHONPATH": ":".join(dict.fromkeys(map(str, (slime.megatron, REPOSITORY, own, slime.source)))),
+        "PYTHONPATH": join_python_path(recipe.method, [slime.megatron], [slime.source]),
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "NCCL_NVLS_ENABLE": "1",
         "PYTHONUNBUFFERED": "1",
@@ -39,40 +28,45 @@ def environment(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def model_file(slime: SlimeSection) -> Path:
-    return Path(slime.source) / "scripts" / "models" / f"{slime.model}.sh"
-
-
-def write_script(recipe: Recipe, paths: flags.Paths) -> str:
-    """Write the whole script.
+def make_job(recipe: Recipe, out: Path) -> Job:
+    """Make the job of a recipe; its script is slime's own idiom (scripts/run-*.sh in slime's repository).
 
     Raises:
         RecipeError: as `flags.groups`.
     """
+    paths = flags.Paths(out)
     groups = {name: words for name, words in flags.groups(recipe, paths).items() if words}
     slime = flags.cluster(recipe)
+    files = {paths.recipe: yaml.safe_dump({"agentic_recipe": recipe.dump()}, sort_keys=False, allow_unicode=True)}
+    if config := server_config(slime):
+        files[paths.servers] = config
+    served = {f"slime.sglang.models.{name}": model.path for name, model in slime.sglang.models.items()}
+    folders = {f"slime.checkpoint.{key}": path for key, path in slime.checkpoint if path is not None}
+    folders |= {"slime.root": slime.source, "slime.megatron": slime.megatron}
+    folders |= {f"{key}.path": path for key, path in served.items()}
     train = Path(slime.source) / ("train.py" if slime.colocate else "train_async.py")
-    submit = [
-        f"ray job submit --address={ray_cluster(slime).url}",
-        f"--runtime-env-json={quote_environment(environment(recipe), slime.env_from)}",
-        f"-- python3 {shlex.quote(str(train))}",
-        '"${MODEL_ARGS[@]}"',
-        *(f'"${{{name}_ARGS[@]}}"' for name in groups),
-    ]
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {recipe.method}, preset {recipe.preset}, on {slime.framework}. Ray must be running:",
-        *(f"#   {line}" for line in ray_cluster(slime).describe_start()),
-        "set -eo pipefail",
-        *_files(recipe, paths),
-        "",
-        f"source {shlex.quote(str(model_file(slime)))}  # MODEL_ARGS",
-        *(f"{name}_ARGS=({shlex.join(words)})" for name, words in groups.items()),
-        "",
-        " \\\n  ".join(submit),
-        "",
-    ]
-    return "\n".join(lines)
+    return Job(
+        recipe=recipe,
+        cluster=slime,
+        paths=paths,
+        framework=slime.framework,
+        files=files,
+        settings=[
+            f"source {shlex.quote(str(checks.model_file(slime)))}  # MODEL_ARGS",
+            *(f"{name}_ARGS=({shlex.join(words)})" for name, words in groups.items()),
+        ],
+        command=[
+            f"-- python3 {shlex.quote(str(train))}",
+            '"${MODEL_ARGS[@]}"',
+            *(f'"${{{name}_ARGS[@]}}"' for name in groups),
+        ],
+        environment=environment(recipe),
+        models={"model": slime.checkpoint.hf, **served},
+        folders=folders,
+        find_local_problems=partial(checks.find_local_problems, recipe, slime),
+        served=slime.roles,
+        open_points=checks.find_open_points(slime),
+    )
 
 
 def server_config(slime: SlimeSection) -> str | None:
@@ -93,19 +87,3 @@ def _model_entry(name: str, model: ServedModel, update: bool) -> dict[str, Any]:
     if model.overrides:
         group["overrides"] = dict(model.overrides)
     return {"name": name, "model_path": model.path, "update_weights": update, "server_groups": [group]}
-
-
-def _files(recipe: Recipe, paths: flags.Paths) -> list[str]:
-    # Lines of the script that write what the job reads into the run folder.
-    files = {paths.recipe: yaml.safe_dump({"agentic_recipe": recipe.dump()}, sort_keys=False, allow_unicode=True)}
-    if config := server_config(flags.cluster(recipe)):
-        files[paths.servers] = config
-    lines = [f"cd {shlex.quote(str(REPOSITORY))}", f"mkdir -p {shlex.quote(str(paths.out))}"]
-    for path, text in files.items():
-        lines += [f"cat >{shlex.quote(str(path))} <<'YAML'", text.rstrip("\n"), "YAML"]
-    data: dict[Path, tuple[str, list[str]]] = {paths.train: (recipe.data.train, [])}
-    if recipe.data.eval and recipe.run.eval_every:
-        data[paths.eval] = (recipe.data.eval, ["--limit", str(recipe.run.eval_tasks)])
-    for target, (source, limit) in data.items():
-        lines.append(shlex.join(["python3", "-m", "core.backends.slime.records", source, str(target), *limit]))
-    return lines

@@ -14,6 +14,14 @@ from core.backends.verl.rollouts import RECORD
 from core.data.files import task_to_record
 from core.types import Task
 
+AGENT = "tokentrue"
+"""Names our agent loop in the data of a job, whatever the method."""
+
+
+def write_tasks(target: Path, tasks: Iterable[Task], source: Path) -> int:
+    """Write the tasks of `source` for the agent loop AGENT and return their number."""
+    return write_parquet(target, tasks, AGENT)
+
 
 def write_parquet(target: Path, tasks: Iterable[Task], agent_name: str) -> int:
     """Write the tasks for the agent loop `agent_name` and return their number."""

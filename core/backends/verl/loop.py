@@ -44,7 +44,8 @@ class MethodAgentLoop(AgentLoopBase):
                 older trainer.
         """
         recipe = read_recipe(self.config, self._recipe)
-        rollouts = await open_once(recipe, self._recipe, self.config.actor_rollout_ref.model.path)
+        model, workers = self.config.actor_rollout_ref.model.path, self.rollout_config.agent.num_workers
+        rollouts = await open_once(recipe, self._recipe, model, workers)
         policy = VerlPolicy(self.server_manager, self.rollout_config, rollouts.tokenizer)
         path = name_files(self.data_config.get("train_files"))
         trajectory = await rollouts.run(fields, path, policy, sampling_params)

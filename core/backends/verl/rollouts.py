@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -38,6 +39,8 @@ class MethodRollouts:
     deadline_s: float
     reading: Mapping[str, Any]
     stack: AsyncExitStack
+    limit: asyncio.Semaphore
+    """Limits the rollouts in flight."""
 
     async def run(
         self, fields: Mapping[str, Any], path: str, policy: VerlPolicy, params: Mapping[str, Any]
@@ -49,20 +52,21 @@ class MethodRollouts:
             return failed_trajectory("", "bad_task", str(error))
         sampling = Sampling(temperature=params["temperature"], top_p=params["top_p"], top_k=params["top_k"])
         roles = AbortableRoles({**self.roles, "policy": policy}, uuid.uuid4().hex, lambda: False)
-        return await run_rollout(self.method, task, sampling, roles, self.deadline_s)
+        async with self.limit:
+            return await run_rollout(self.method, task, sampling, roles, self.deadline_s)
 
 
-async def open_once(recipe: Recipe, key: str, model: str) -> MethodRollouts:
+async def open_once(recipe: Recipe, key: str, model: str, workers: int = 1) -> MethodRollouts:
     """Open a recipe's method and its further roles in this event loop; rollouts that come meanwhile wait for it.
 
-    `key` names the recipe; `model` is the folder of the tokenizer.
+    `key` names the recipe; `model` is the folder of the tokenizer; `workers` share the recipe's `rollout.concurrency`.
 
     Raises:
         RecipeError: a role is missing, or has no place here.
     """
     place = asyncio.get_running_loop(), key
     if place not in _opened:
-        _opened[place] = asyncio.create_task(_open(recipe, model))
+        _opened[place] = asyncio.create_task(_open(recipe, model, workers))
     return await asyncio.shield(_opened[place])
 
 
@@ -72,7 +76,7 @@ async def close_all() -> None:
         await (await _opened.pop(place)).stack.aclose()
 
 
-async def _open(recipe: Recipe, model: str) -> MethodRollouts:
+async def _open(recipe: Recipe, model: str, workers: int) -> MethodRollouts:
     spec, tokenizer = method_spec(recipe.method), load_tokenizer(model)
     async with AsyncExitStack() as stack:
         method = spec.build(recipe, tokenizer)
@@ -80,7 +84,8 @@ async def _open(recipe: Recipe, model: str) -> MethodRollouts:
         roles = await stack.enter_async_context(open_roles(recipe, tokenizer))
         check_roles(method, {*roles, "policy"})
         deadline, reading = recipe.rollout.deadline_s, spec.reading_options(recipe)
-        return MethodRollouts(method, roles, tokenizer, deadline, reading, stack.pop_all())
+        limit = asyncio.Semaphore(math.ceil(recipe.rollout.concurrency / workers))
+        return MethodRollouts(method, roles, tokenizer, deadline, reading, stack.pop_all(), limit)
 
 
 def name_files(files: Any) -> str:

@@ -57,7 +57,7 @@ def read_recipe(config: Any, path: str) -> Recipe:
         RecipeError: it is missing, broken, or contradicts the configuration.
     """
     recipe = _load(path)
-    _check(recipe, config)
+    check_settings(recipe, config)
     return recipe
 
 
@@ -73,7 +73,7 @@ def _load(path: str) -> Recipe:
         raise as_recipe_error(error, kind, Path(path)) from error
 
 
-def _check(recipe: Recipe, config: Any) -> None:
+def check_settings(recipe: Recipe, config: Any) -> None:
     """Raise RecipeError for the first of verl's settings with which rows, advantages or weights would not be ours."""
     rollout, algorithm = recipe.rollout, recipe.algorithm
     own = "advantages are made over rollouts, before any estimator sees rows"
@@ -141,7 +141,9 @@ def _needs_of_older(recipe: Recipe) -> dict[str, tuple[Any, str]]:
 
 
 def find(config: Any, key: str, default: Any = None) -> Any:
-    """Return the value of `key`, a path with dots, in verl's configuration."""
+    """Return the value of `key`, a path with dots, in verl's configuration, or in settings by their whole paths."""
+    if key in config:
+        return config[key]
     for part in key.split("."):
         if config is None or part not in config:
             return default

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,13 +27,17 @@ from core.algorithms.advantages import group_advantages
 from core.algorithms.grpo import GRPOConfig
 from core.backends.rollouts import NOTES, summarize_notes
 from core.backends.verl.loss import SCALES, rollout_loss
+from core.backends.verl.record import record_rows
 from core.backends.verl.rollouts import name_files, read_fields
 from core.backends.verl.rows import BatchRow, credit_rows, read_notes, split_rollouts
 from core.backends.verl.settings import MODES, OLDER_ESTIMATOR, find_recipe, read_recipe
+from core.config import RecipeError
 from core.data.files import DataError
 from core.rollout.method import method_spec
 from core.rollout.runner import EmptyStepGuard, regrade_group
-from core.types import Group
+from core.runs.record import RolloutLog
+from core.text.tokenizer import token_bytes
+from core.types import Group, Task
 
 Batch = Any
 """Stands for TransferQueue's KVBatchMeta: the keys `{uid}_{session}_{index}` of a batch's rows, and their tags."""
@@ -64,6 +69,13 @@ class RolloutTrainer(PPOTrainer):
         algorithm = self._recipe.algorithm
         coefficients = GRPOConfig(**{name: getattr(algorithm, name) for name in GRPOConfig.model_fields})
         self.actor_rollout_wg.set_loss_fn(partial(rollout_loss, coefficients=coefficients))
+
+    def _init_dataloader(self) -> None:
+        """Read the data. verl drops a batch that is not whole, and divides by their number."""
+        super()._init_dataloader()
+        if not self.steps_per_epoch:
+            size = self._recipe.rollout.tasks_per_step
+            raise RecipeError(f"data.train: {len(self.train_dataset)} tasks make no batch of {size}; give more")
 
     def _balance_batch(self, batch: Batch, metrics: Any, **_: Any) -> Batch:
         """Cut a batch into its optimizer steps, each filled up to as many rows, and divide each among the ranks.
@@ -149,15 +161,51 @@ class RolloutTrainer(PPOTrainer):
         """Compare the rollouts of the group `uid` by the method's function."""
         spec = method_spec(self._recipe.method)
         assert spec.regrade is not None
+        task = self._read_task(batch, uid)
+        return group if task is None else regrade_group(partial(spec.regrade, self._recipe), task, group)
+
+    def _read_task(self, batch: Batch, uid: str) -> Task | None:
+        """Read the task of a group; None for a broken one, of which every rollout has already failed as `bad_task`."""
         key = next(key for key in batch.keys if key.rsplit("_", 2)[0] == uid)
         names = ["raw_prompt", "reward_model", "extra_info", "index"]
         data = tq.kv_batch_get(keys=[key], partition_id=batch.partition_id, select_fields=names)
-        fields = {name: next(iter(data[name])) for name in names}
+        fields, options = {name: next(iter(data[name])) for name in names}, method_spec(self._recipe.method)
         try:
-            task = read_fields(fields, name_files(self.config.data.train_files), spec.reading_options(self._recipe))
-        except DataError:  # every rollout of this group has already failed as `bad_task`
-            return group
-        return regrade_group(partial(spec.regrade, self._recipe), task, group)
+            path = name_files(self.config.data.train_files)
+            return read_fields(fields, path, options.reading_options(self._recipe))
+        except DataError:
+            return None
+
+    def _log_rollout_data(self, batch: Batch, timing_raw: Any, rollout_data_dir: str) -> None:
+        """Record a step as the embedded backend would; verl would write texts."""
+        every, step = self._recipe.run.record_every, self.global_steps
+        if not every or (step % every and step > 1):
+            return
+        tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)}
+        keys = sorted(tags, key=lambda key: int(key.rpartition("_")[2]))
+        names = ["prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", "advantages", SCALES]
+        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[*names, "extra_fields"])
+        columns = {name: data[name].unbind() for name in names}
+        groups: defaultdict[str, defaultdict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        notes: dict[tuple[str, str], Any] = {}
+        for place, (key, extra) in enumerate(zip(keys, data["extra_fields"], strict=True)):
+            uid, session, _ = key.rsplit("_", 2)
+            row = {name: column[place].tolist() for name, column in columns.items()}
+            row |= {"scale": max(row[SCALES]), "version": str(tags[key].get("max_global_steps"))}
+            groups[uid][session].append(row)
+            notes[uid, session] = extra[NOTES]
+        records = []
+        for number, (uid, rollouts) in enumerate(groups.items()):
+            task = self._read_task(batch, uid) or Task(uid, "", ())
+            records += [record_rows(step, number, task, notes[uid, one], rows) for one, rows in rollouts.items()]
+        self._rollouts.append(records)
+
+    @cached_property
+    def _rollouts(self) -> RolloutLog:
+        path = Path(self.config.trainer.rollout_data_dir) / "rollouts.jsonl.gz"
+        log = RolloutLog(path, partial(token_bytes, self.tokenizer))
+        log.rewind(self.global_steps - 1)  # a run that goes on repeats the steps after its checkpoint
+        return log
 
     def _count_ranks(self) -> int:
         """Count the data-parallel ranks of the actor."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from core.backends.slime.records import main as write_for_slime
+from core.backends.records import main as write_for_framework
 from core.data import DataError, read_tasks
 from core.data.files import read_records, write_records
 from core.data.hub_sets import locate
@@ -97,7 +97,7 @@ def test_nested_types_of_parquet_are_read(tmp_path: Path) -> None:
 
 def test_slimes_file_holds_times_as_text(tmp_path: Path) -> None:
     source, target = write_parquet(tmp_path / "a.parquet"), tmp_path / "out.jsonl"
-    assert write_for_slime([str(source), str(target)]) == 0
+    assert write_for_framework(["slime", str(source), str(target)]) == 0
     written = json.loads(target.read_text().splitlines()[0])["metadata"]["metadata"]
     assert written == {"when": "2026-01-02T03:00:00+00:00", "day": "2026-01-02", "tags": [["a"], []], "x": None}
 
@@ -107,7 +107,7 @@ def test_what_json_cannot_hold_is_named_and_leaves_no_file(
     value: Any, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = write_parquet(tmp_path / "a.parquet", x=value), tmp_path / "out.jsonl"
-    assert write_for_slime([str(source), str(target)]) == 1
+    assert write_for_framework(["slime", str(source), str(target)]) == 1
     error = capsys.readouterr().err
     assert f"error: {source}, record 1: field 'metadata.metadata.x': JSON cannot hold" in error
     assert f"({kind})" in error

@@ -19,7 +19,8 @@ import yaml
 
 from agentic.memagent.rollout import SPEC
 from core.backends.checks import REPOSITORY
-from core.backends.slime import flags, launch, records
+from core.backends.records import convert
+from core.backends.slime import flags, launch
 from core.backends.slime.job import environment
 from core.data import read_tasks, write_jsonl
 from core.rollout.method import find_package
@@ -287,7 +288,7 @@ def test_a_broken_data_set_stops_the_script_before_the_job(cluster: Cluster, cap
 
 def test_records_keep_the_whole_task(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "own.jsonl", TASKS)
-    assert records.convert(tmp_path / "own.jsonl", tmp_path / "slime.jsonl", limit=3) == 3
+    assert convert("slime", tmp_path / "own.jsonl", tmp_path / "slime.jsonl", limit=3) == 3
     lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
     own = tmp_path / "metadata.jsonl"
     own.write_text("".join(json.dumps(line["metadata"]) + "\n" for line in lines))
@@ -297,14 +298,14 @@ def test_records_keep_the_whole_task(tmp_path: Path) -> None:
 def test_data_that_is_there_is_not_converted_again(tmp_path: Path) -> None:
     source, target = tmp_path / "tasks.jsonl", tmp_path / "run" / "train.jsonl"
     write_jsonl(source, TASKS)
-    assert records.convert(source, target) == len(TASKS)
-    assert records.convert(source, target) is None
-    assert records.convert(source, target, limit=1) == 1
+    assert convert("slime", source, target) == len(TASKS)
+    assert convert("slime", source, target) is None
+    assert convert("slime", source, target, limit=1) == 1
     write_jsonl(source, TASKS[:1])
     os.utime(source, ns=(1, 1))
-    assert records.convert(source, target, limit=1) == 1, "another file of that name"
+    assert convert("slime", source, target, limit=1) == 1, "another file of that name"
     target.unlink()
-    assert records.convert(source, target, limit=1) == 1
+    assert convert("slime", source, target, limit=1) == 1
 
 
 def test_a_dry_run_tells_what_is_left_to_fill_in(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

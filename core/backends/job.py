@@ -1,0 +1,169 @@
+"""Renders a job of any backend as one shell script, and starts it: the dry run prints the script.
+
+Nothing is ever killed, and no Ray cluster is started unless asked. The same command again goes on from the newest
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from core.backends import checks
+from core.backends.checks import REPOSITORY
+from core.backends.ray_cluster import RayCluster, quote_environment
+from core.config import Recipe, RecipeError, import_functions
+from core.config.cluster import ClusterSection
+from core.data.files import DataError
+from core.data.hub_sets import locate
+from core.hub import CheckpointError, resolve
+from core.options import show_errors
+from core.rollout.method import find_package, method_spec
+from core.runs.inputs import hash_inputs
+from core.runs.run_folder import RunFolder, RunFolderError
+from core.training_options import make_training_parser
+
+
+class LaunchError(RuntimeError):
+    """Says that the job cannot start; the message lists every reason with its fix."""
+
+
+class JobPaths:
+    """Names what the launcher writes into the run folder `out`. Every node must see that folder."""
+
+    def __init__(self, out: Path, suffix: str):
+        self.out = out.resolve()
+        self.recipe = self.out / "agentic_recipe.yaml"
+        self.train = self.out / "data" / f"train.{suffix}"
+        self.eval = self.out / "data" / f"eval.{suffix}"
+        self.script = self.out / "job.sh"
+        self.entry = self.recipe
+        """Names the file that the job's command names, by which Ray's list shows that this run trains."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Holds what a backend makes of a recipe."""
+
+    recipe: Recipe
+    cluster: ClusterSection
+    paths: JobPaths
+    framework: str
+    """Names what trains, whose Python starts Ray."""
+    files: Mapping[Path, str]
+    """Maps the YAML files of the job to their text."""
+    settings: Sequence[str]
+    """Lists the lines of the script that set shell variables."""
+    command: Sequence[str]
+    """Holds the command that Ray runs, in parts, as the shell reads them."""
+    environment: Mapping[str, str]
+    models: Mapping[str, str]
+    """Maps keys to the models that the job reads."""
+    folders: Mapping[str, str]
+    """Maps keys to folders that every node must see by the same path."""
+    find_local_problems: Callable[[], Iterator[str]]
+    """Names what is missing on this machine."""
+    served: Collection[str] = ()
+    """Names the roles that the job serves itself."""
+    open_points: Sequence[str] = ()
+    """Lists what nothing here can check."""
+
+    @property
+    def ray(self) -> RayCluster:
+        """Return the Ray cluster that the job needs."""
+        cluster = self.cluster
+        return RayCluster(cluster.ray.head, cluster.ray.dashboard_port, cluster.all_nodes, cluster.gpus_per_node)
+
+    @property
+    def script(self) -> str:
+        """Write the script. It is a plain one, so that it can be laid beside those of the framework."""
+        recipe, files, convert = self.recipe, self.files.items(), "python3 -m core.backends.records".split()
+        targets = {"data.train": [str(self.paths.train)]}
+        targets["data.eval"] = [str(self.paths.eval), "--limit", str(recipe.run.eval_tasks)]
+        data = [[*convert, self.cluster.key, path, *targets[key]] for key, path in checks.list_data(recipe).items()]
+        environment = quote_environment(self.environment, self.cluster.env_from)
+        submit = [f"ray job submit --address={self.ray.url}", f"--runtime-env-json={environment}", *self.command]
+        lines = [
+            "#!/usr/bin/env bash",
+            f"# {recipe.method}, preset {recipe.preset}, on {self.framework}. Ray must be running:",
+            *(f"#   {line}" for line in self.ray.describe_start()),
+            "set -eo pipefail",
+            f"cd {shlex.quote(str(REPOSITORY))}",
+            f"mkdir -p {shlex.quote(str(self.paths.out))}",
+            *(f"cat >{shlex.quote(str(path))} <<'YAML'\n{text.rstrip()}\nYAML" for path, text in files),
+            *map(shlex.join, data),
+            "",
+            *self.settings,
+            "",
+            " \\\n  ".join(submit),
+            "",
+        ]
+        return "\n".join(lines)
+
+    def start(self, *, start_ray: bool = False, accept_changes: bool = False) -> int:
+        """Check everything, write the run folder, run the script to the job's end and return its exit status.
+
+        Raises:
+            LaunchError: something is missing, or Ray does not start.
+        """
+        recipe, ray, paths, files = self.recipe, self.ray, self.paths, checks.list_data(self.recipe)
+        problems = list(self._find_missing())
+        problems += checks.find_shared_problems(recipe, self.cluster, self.folders, self.served)
+        no_ray = ray.find_problem(f"{self.cluster.key}.ray", self.framework)
+        if no_ray and not (start_ray and not problems):
+            problems.append(no_ray)
+        if not no_ray and (running := ray.find_running_job(paths.entry)):
+            problems.append(running)
+        if problems:
+            raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))
+        allowed = ("departures", "health")
+        folder = RunFolder.create(paths.out, recipe.dump(), may_differ=allowed, complete=recipe.complete)
+        with folder.lock():
+            data = {key: locate(path, REPOSITORY) for key, path in files.items()}
+            models = {key: resolve(model) for key, model in self.models.items()}
+            folder.check_inputs(hash_inputs(data, models), accept=accept_changes)
+            paths.script.write_text(self.script, encoding="utf-8")
+            if no_ray and subprocess.run(shlex.split(ray.start_head)).returncode:
+                raise LaunchError(f"Ray did not start, see above: {ray.start_head}")
+            return subprocess.run(["bash", str(paths.script)]).returncode
+
+    def find_open_points(self) -> Iterator[str]:
+        """Name what a dry run leaves to fill in, or cannot check. No server is asked."""
+        yield from self._find_missing()
+        yield from checks.find_missing_data(self.recipe)
+        yield from checks.find_placeholders(self.recipe)
+        yield from self.open_points
+
+    def _find_missing(self) -> Iterator[str]:
+        yield from self.find_local_problems()
+        yield from self.ray.find_setup_problems(f"{self.cluster.key}.ray", self.framework)
+
+
+@show_errors(CheckpointError, DataError, OSError, RecipeError, RunFolderError, LaunchError)
+def launch(arguments: list[str] | None, backends: Sequence[str], make_job: Callable[[Recipe, str, Path], Job]) -> int:
+    """Run `tokentrue train` for these backends. `make_job` takes the recipe, the backend and the run folder."""
+    options = make_training_parser(*backends).parse_args(arguments)
+    spec = method_spec(options.method)
+    recipe = spec.load(options.preset, options.overrides)
+    import_functions(recipe)
+    job = make_job(recipe, options.backend, options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
+    if not options.dry_run:
+        return job.start(start_ray=options.start_ray, accept_changes=options.accept_changes)
+    print(job.script, end="")
+    for line in recipe.list_departures():
+        print(f"departure: {line}", file=sys.stderr)
+    for line in job.find_open_points():
+        print(f"fill in: {line}", file=sys.stderr)
+    return 0
+
+
+def join_python_path(method: str, before: Sequence[str] = (), after: Sequence[str] = ()) -> str:
+    """Write PYTHONPATH with this repository and the method, which may lie outside of agentic/."""
+    package = find_package(method)
+    own = Path(import_module(f"{package}.rollout").__file__ or "").parents[package.count(".") + 1]
+    return ":".join(dict.fromkeys([*before, str(REPOSITORY), str(own), *after]))

@@ -1,0 +1,74 @@
+"""Writes a data set as the file that a framework reads, with our own record in it: so the method finds the same task
+that the embedded backend would train on.
+
+    tokentrue data slime|verl SOURCE TARGET [--limit N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+from core.data.files import DataError
+from core.data.tasks import Notes, iter_tasks
+from core.options import show_errors
+
+WRITERS = {"slime": "core.backends.slime.records", "verl": "core.backends.verl.data"}
+"""Names the module of each framework, whose `write_tasks` writes tasks."""
+
+
+def convert(framework: str, source: Path, target: Path, limit: int | None = None) -> int | None:
+    """Write the first `limit` tasks (all by default) and return their number. A broken task writes nothing.
+
+    None says that `target` holds them already: the file beside it names the same source, as it still is.
+
+    Raises:
+        DataError: as `core.data.iter_tasks`.
+    """
+    note = target.with_name(target.name + ".source")
+    made_from = describe_source(source, limit)
+    if made_from and target.is_file() and note.is_file() and note.read_text(encoding="utf-8") == made_from:
+        return None
+    note.unlink(missing_ok=True)
+    notes = Notes()
+    tasks = iter_tasks(source, require_context=False, keep_messages=True, short_answers=False, notes=notes)
+    count: int = import_module(WRITERS[framework]).write_tasks(target, islice(tasks, limit), source)
+    notes.tell(source)
+    note.write_text(made_from, encoding="utf-8")
+    return count
+
+
+def describe_source(source: Path, limit: int | None) -> str:
+    """Describe a file by its place, size and time of change, which takes no reading; "" if it is not there."""
+    if not source.is_file():
+        return ""
+    state = source.stat()
+    return f"{source.resolve()} {state.st_size} bytes {state.st_mtime_ns} ns limit {limit}\n"
+
+
+@show_errors(DataError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    count = convert(options.framework, options.source, options.target, options.limit)
+    done = "there already" if count is None else f"{count} tasks of {options.source}"
+    print(f"{options.target}: {done}")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data", description="Write a data set as the file that slime or verl reads."
+    )
+    parser.add_argument("framework", choices=WRITERS)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N tasks only")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,388 @@
+"""The launcher of verl with everything of a cluster replaced by something small: no verl, no GPU, a `ray` that writes
+down what it was called with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from core.backends.checks import REPOSITORY
+from core.backends.verl import checks, launch
+from core.backends.verl.overrides import VerlPaths, as_hydra, render
+from core.backends.verl.rollouts import read_fields
+from core.backends.verl.settings import LOOP
+from core.data import write_jsonl
+from core.rollout.method import method_spec
+from core.types import Task
+from scripts import train
+from tests import kit
+from tests.unit.backends.slime import test_launch
+from tests.unit.backends.slime.test_launch import port
+
+__all__ = ["port"]
+
+TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
+PRESETS = [
+    ("memagent", "seed"),
+    ("memagent", "paper"),
+    ("agentflow", "seed"),
+    ("agentflow", "paper"),
+    ("toolorchestra", "seed"),
+    ("toolorchestra", "paper"),
+    ("search_r1", "paper"),
+    ("retool", "paper"),
+    ("coding", "seed"),
+    ("agent", "seed"),
+]
+
+
+class Cluster:
+    """Options that make MemAgent's preset `seed` launchable in `folder`."""
+
+    def __init__(self, folder: Path, port: int):
+        self.folder, self.out = folder, folder / "a run"
+        self.options: dict[str, object] = {
+            "model.path": folder / "model",
+            "verl.ray.dashboard_port": port,
+            "data.train": folder / "train.jsonl",
+            "data.eval": folder / "dev.jsonl",
+            "run.eval_tasks": 2,
+        }
+
+    def run(self, *overrides: str, more: tuple[str, ...] = ()) -> int:
+        given = [*(f"{key}={value}" for key, value in self.options.items()), *overrides]
+        words = [word for override in given for word in ("--set", override)]
+        return launch.main(["memagent", "--preset", "seed", "--out", str(self.out), *words, *more])
+
+    @property
+    def ray_calls(self) -> list[list[str]]:
+        path = self.folder / "ray_calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    for name in ("model", "bin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model/config.json").write_text('{"max_position_embeddings": 8192}')
+    for name in ("train", "dev"):
+        write_jsonl(tmp_path / f"{name}.jsonl", TASKS)
+    note = f"import json, sys; open({str(tmp_path / 'ray_calls')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')"
+    (tmp_path / "bin/ray").write_text(f"{kit.PROGRAM}{note}\n")
+    (tmp_path / "bin/python3").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    for name in ("ray", "python3"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(checks, "distributions", lambda name: [SimpleNamespace(version=checks.VERSION)])
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+    return Cluster(tmp_path, port)
+
+
+def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) -> None:
+    assert cluster.run() == 0
+    (call,) = cluster.ray_calls
+    assert call[:3] == ["job", "submit", f"--address=http://127.0.0.1:{cluster.options['verl.ray.dashboard_port']}"]
+    variables = json.loads(call[3].removeprefix("--runtime-env-json="))["env_vars"]
+    assert variables["PYTHONPATH"] == str(REPOSITORY)
+    assert variables["VERL_USE_EXTERNAL_MODULES"] == "core.backends.verl.trainer"
+    assert call[4:8] == ["--", "python3", "-m", "verl.trainer.main_ppo"]
+    overrides = [f"{key}={value}" for key, value in cluster.options.items()]
+    recipe = method_spec("memagent").load("seed", overrides).model_copy(update={"slime": None})
+    assert call[8:] == [as_hydra(key, value) for key, value in render(recipe, VerlPaths(cluster.out)).items()]
+
+    held = yaml.safe_load((cluster.out / "agentic_recipe.yaml").read_text())
+    assert type(recipe).model_validate(held) == recipe
+    (loop,) = yaml.safe_load((cluster.out / "agent_loops.yaml").read_text())
+    assert loop == {"name": "tokentrue", "_target_": LOOP, "recipe": str(cluster.out / "agentic_recipe.yaml")}
+    rows = pq.read_table(cluster.out / "data/train.parquet").to_pylist()
+    assert {row["agent_name"] for row in rows} == {"tokentrue"}
+    assert [read_fields(row, "x") for row in rows] == TASKS
+    assert pq.read_table(cluster.out / "data/eval.parquet").num_rows == 2
+    assert (cluster.out / "config.yaml").is_file()
+
+
+def test_the_same_command_goes_on_and_another_recipe_is_refused(cluster: Cluster, capsys) -> None:
+    assert cluster.run() == cluster.run() == 0
+    assert cluster.ray_calls[0] == cluster.ray_calls[1]
+    assert cluster.run("optimizer.lr=1") == 1
+    assert "belongs to another recipe" in capsys.readouterr().err
+    write_jsonl(cluster.folder / "train.jsonl", TASKS[:2])
+    assert cluster.run() == 1
+    assert "data.train: " in capsys.readouterr().err
+    assert cluster.run(more=("--accept-changes",)) == 0
+    assert len(cluster.ray_calls) == 3
+
+
+def test_a_dry_run_prints_what_would_run_and_writes_nothing(cluster: Cluster, capsys) -> None:
+    assert cluster.run(more=("--dry-run",)) == 0
+    printed = capsys.readouterr().out
+    assert not cluster.out.exists()
+    assert cluster.run() == 0
+    assert (cluster.out / "job.sh").read_text() == printed
+
+
+def test_no_second_job_trains_in_a_folder_where_one_does(cluster: Cluster, monkeypatch, capsys) -> None:
+    loops = f"python3 -m verl.trainer.main_ppo x.agent_loop_config_path={cluster.out / 'agent_loops.yaml'}"
+    job = {"submission_id": "raysubmit_1", "job_id": None, "status": "RUNNING", "entrypoint": loops}
+    monkeypatch.setattr(test_launch, "JOBS", [{**job, "status": "STOPPED"}])
+    assert cluster.run() == 0
+    monkeypatch.setattr(test_launch, "JOBS", [job])
+    assert cluster.run() == 1
+    assert "the Ray job raysubmit_1 trains in" in capsys.readouterr().err
+
+
+def test_a_secret_reaches_the_job_and_is_written_nowhere(cluster: Cluster, monkeypatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_sesame'$\"7261")
+    assert cluster.run("verl.env_from=[HF_TOKEN]") == 0
+    variables = json.loads(cluster.ray_calls[0][3].removeprefix("--runtime-env-json="))["env_vars"]
+    assert variables["HF_TOKEN"] == "hf_sesame'$\"7261"
+    for path in cluster.out.rglob("*"):
+        assert not path.is_file() or b"sesame" not in path.read_bytes(), path
+
+
+def test_ray_is_started_only_when_asked(cluster: Cluster, capsys) -> None:
+    assert cluster.run("verl.ray.dashboard_port=1") == 1
+    assert "on the head node: ray start --head" in capsys.readouterr().err
+    assert not cluster.ray_calls
+    assert cluster.run("verl.ray.dashboard_port=1", more=("--start-ray",)) == 0
+    assert [call[0] for call in cluster.ray_calls] == ["start", "job"]
+
+
+@pytest.mark.parametrize(("method", "preset"), PRESETS)
+def test_a_dry_run_of_a_preset_needs_no_verl_and_is_a_shell_script(method: str, preset: str, capsys) -> None:
+    words = [method, "--backend", "verl", "--preset", preset, "--out", "/nowhere/x y", "--dry-run"]
+    assert train.main(words) == 0
+    printed, told = capsys.readouterr()
+    subprocess.run(["bash", "-n"], input=printed, text=True, check=True)
+    assert "slime: null" in printed  # the job depends on no other backend's section
+    assert "fill in: verl 0.9.1 is needed, and here is " in told
+
+
+def settings_of(*overrides: str, method: str = "memagent", preset: str = "seed") -> dict[str, object]:
+    return render(method_spec(method).load(preset, overrides), VerlPaths(Path("/runs/x")))
+
+
+def test_what_the_recipe_says_is_rendered() -> None:
+    found = settings_of(
+        "algorithm.num_steps_per_rollout=4",
+        "optimizer.lr_scheduler_type=cosine",
+        "optimizer.lr_warmup_steps=10",
+        "optimizer.cpu_offload=true",
+        "algorithm.kl_loss_coef=0",
+        "model.lora={rank: 8, alpha: 16}",
+        "run.eval_every=0",
+        "run.record_every=0",
+        "run.seeds=[7]",
+        "verl.nodes=2",
+        "verl.overrides={trainer.device: npu, +data.x: [1, a], +data.y: null}",
+    )
+    expected = {
+        "actor_rollout_ref.actor.optim.lr_warmup_steps": 3,  # batches, not optimizer steps
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload": True,
+        "actor_rollout_ref.actor.use_kl_loss": False,
+        "actor_rollout_ref.model.lora_rank": 8,
+        "actor_rollout_ref.rollout.load_format": "safetensors",
+        "data.val_files": "/runs/x/data/train.parquet",
+        "data.seed": 7,
+        "trainer.test_freq": -1,
+        "trainer.val_before_train": False,
+        "trainer.nnodes": 2,
+        "trainer.device": "npu",
+        "+data.x": (1, "a"),
+        "+data.y": None,
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert "trainer.rollout_data_dir" not in found
+    assert "actor_rollout_ref.actor.kl_loss_coef" not in found
+
+
+def test_a_pack_takes_the_longest_row_and_is_shared_by_its_gpus() -> None:
+    key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    assert settings_of("model.max_model_len=8192")[key] == 16384
+    assert settings_of("model.max_model_len=30001")[key] == 30001
+    assert settings_of("model.max_model_len=30001", "verl.ulysses_sequence_parallel_size=2")[key] == 15001
+
+
+@pytest.mark.parametrize("word", ["null", "True", "nan", "12", "a b", "${oc.env:HOME}", "[x]", 'a"b', "ä", ""])
+def test_text_stays_text_for_hydra(word: str) -> None:
+    assert as_hydra("a.b", word) == f"a.b={json.dumps(word, ensure_ascii=False)}"
+    assert as_hydra("a.b", "/data/x-y_1.z") == "a.b=/data/x-y_1.z"
+
+
+A, R, M, T = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model", "trainer"
+
+
+def override(key: str, value: object) -> tuple[str, str]:
+    """A broken override of verl's setting `key`, and that the error names it."""
+    return f"verl.overrides={{{key}: {json.dumps(value)}}}", key.lstrip("+")
+
+
+BROKEN: list[tuple[str, str]] = [
+    # Unknown keys.
+    ("verl.node=2", "did you mean verl.nodes?"),
+    ("verl.gpus=8", "verl.gpus: unknown key"),
+    ("verl.engines=vllm", "did you mean verl.engine?"),
+    ("verl.override={}", "did you mean verl.overrides?"),
+    ("verl.flags={}", "verl.flags: unknown key"),
+    ("verl.rows=container", "verl.rows: unknown key"),
+    ("verl.colocate=true", "verl.colocate: unknown key"),
+    ("verl.model=qwen2.5-7B", "did you mean"),
+    ("verl.tensor_parallel_size=2", "did you mean verl.tensor_model_parallel_size?"),
+    ("verl.ray.port=1", "verl.ray.port: unknown key"),
+    ("verl.ray.heads=a", "did you mean verl.ray.head?"),
+    ("verls.nodes=1", "did you mean verl?"),
+    ("run.step=1", "did you mean run.steps?"),
+    ("rollout.n=8", "rollout.n: unknown key"),
+    ("algorithm.clip_ratio=0.2", "did you mean algorithm.clip_ratio_"),
+    # Wrong types.
+    ("verl.nodes=0", "verl.nodes"),
+    ("verl.nodes=two", "verl.nodes"),
+    ("verl.gpus_per_node=-8", "verl.gpus_per_node"),
+    ("verl.engine=trtllm", "verl.engine"),
+    ("verl.trainer_mode=async", "verl.trainer_mode"),
+    ("verl.trainer_mode=separate_async", "verl.trainer_mode"),
+    ("verl.tensor_model_parallel_size=1.5", "verl.tensor_model_parallel_size"),
+    ("verl.ulysses_sequence_parallel_size=0", "verl.ulysses_sequence_parallel_size"),
+    ("verl.overrides=[a]", "verl.overrides"),
+    ("verl.overrides={trainer.device: {a: 1}}", "verl.overrides.trainer.device"),
+    ("verl.env={A: [1]}", "verl.env.A"),
+    ("verl.env_from=HF_TOKEN", "verl.env_from"),
+    ("verl.services=[a]", "verl.services"),
+    ("verl.ray.dashboard_port=x", "verl.ray.dashboard_port"),
+    ("verl=8", "verl"),
+    ("rollout.group_size=0", "rollout.group_size"),
+    ("rollout.temperature=0", "rollout.temperature"),
+    ("optimizer.lr=-1", "optimizer.lr"),
+    ("run.steps=0", "run.steps"),
+    ("model.max_model_len=-1", "model.max_model_len"),
+    # No path of a setting.
+    ("verl.overrides={model_engine: megatron}", "verl: overrides.model_engine: write the whole path"),
+    ("verl.overrides={~trainer.device: null}", "verl: overrides.~trainer.device"),
+    ("verl.overrides={trainer/v1.x: 1}", "verl: overrides.trainer/v1.x"),
+    ("verl.overrides={trainer.: 1}", "verl: overrides.trainer."),
+    ("verl.overrides={'trainer.device=cpu x.y': 1}", "verl: overrides.trainer.device=cpu x.y"),
+    # Settings that the recipe gives.
+    override("data.train_batch_size", 8),
+    override("data.train_files", "x.parquet"),
+    override("data.max_prompt_length", 1),
+    override("data.shuffle", False),
+    override(f"{M}.path", "/other"),
+    override(f"{M}.enable_gradient_checkpointing", False),
+    override(f"{A}.ppo_mini_batch_size", 1),
+    override(f"{A}.use_dynamic_bsz", False),
+    override(f"{A}.ppo_max_token_len_per_gpu", 1),
+    override(f"{A}.clip_ratio_high", 0.5),
+    override(f"{A}.use_kl_loss", False),
+    override(f"{A}.kl_loss_coef", 1),
+    override(f"{A}.entropy_coeff", 1),
+    override(f"{A}.optim.lr", 1),
+    override(f"{A}.optim.betas", [0.9, 0.9]),
+    override(f"{R}.n", 2),
+    override(f"+{R}.n", 2),
+    override(f"++{R}.temperature", 0.1),
+    override(f"{R}.max_model_len", 9),
+    override(f"{R}.agent.agent_loop_config_path", "x.yaml"),
+    override(f"{T}.v1.trainer_mode", "sync"),
+    override(f"{T}.total_training_steps", 5),
+    override(f"{T}.save_freq", 5),
+    override(f"{T}.nnodes", 3),
+    override(f"{T}.default_local_dir", "x"),
+    # Estimators and what else would take a row for a rollout.
+    *(override("algorithm.adv_estimator", name) for name in ("rloo", "gae", "reinforce_plus_plus", "remax", "opo")),
+    override("algorithm.use_kl_in_reward", True),
+    override("algorithm.filter_groups.enable", True),
+    override("algorithm.rollout_correction.bypass_mode", True),
+    override("algorithm.rollout_correction.rollout_is", "token"),
+    override("algorithm.rollout_correction.rollout_rs", "sequence"),
+    override(f"{A}.ppo_epochs", 2),
+    override(f"{A}.shuffle", True),
+    override(f"{R}.top_p", 0.9),
+    override(f"{R}.calculate_log_probs", False),
+    # Secrets.
+    ("verl.env={HF_TOKEN: sesame}", "env.HF_TOKEN: a recipe holds no secrets"),
+    ("verl.env={AWS_SECRET_ACCESS_KEY: sesame}", "verl.env_from"),
+    ("verl.env={WANDB_API_KEY: sesame}", "verl.env_from"),
+    ("verl.overrides={trainer.wandb_api_key: sesame}", "overrides.trainer.wandb_api_key: a recipe holds no secrets"),
+    ("verl.overrides={+data.hf_token: sesame}", "verl.env_from"),
+    # GPUs that do not add up.
+    ("verl.tensor_model_parallel_size=3", "tensor_model_parallel_size is 3, which does not divide 8 GPUs"),
+    ("verl.tensor_model_parallel_size=16", "tensor_model_parallel_size is 16"),
+    ("verl.ulysses_sequence_parallel_size=5", "ulysses_sequence_parallel_size is 5"),
+    ("verl.gpus_per_node=6|verl.tensor_model_parallel_size=4", "does not divide 6 GPUs"),
+    ("verl.nodes=2", "--set verl.ray.head=ADDRESS"),
+    # What only the embedded backend has, or verl lacks.
+    ("model.compile=true", "on verl set model.compile=false"),
+    ("data.sampler=curriculum", "on verl set data.sampler=epoch"),
+    ("rollout.ahead=1|algorithm.tis=[0, 2]", "on verl set rollout.ahead=0"),
+    ("optimizer.name=adamw8bit", "on verl set optimizer.name=adamw"),
+    ("inference.servers=[http://a:1]", "on verl set inference.servers=[]"),
+    ("inference.replicas=2", "on verl set inference.replicas=0"),
+    ("warm_start={}", "on verl set warm_start=null"),
+    ("run.keep=best", "on verl set run.keep=last"),
+    ("run.seeds=[1, 2]", "verl trains one seed per job; set run.seeds=[1]"),
+    ("model.dtype=float32", "set model.dtype=bfloat16"),
+    ("rollout.top_p=0.9", "rollout.top_p is 0.9"),
+    ("roles={judge: 'model:/data/judge'}", "roles.judge=http://HOST:PORT"),
+    ("algorithm.dynamic_sampling=true", "algorithm.dynamic_sampling"),
+    ("optimizer.lr_scheduler_type=linear", "optimizer.lr_scheduler_type is linear"),
+    ("optimizer.lr_scheduler_type=cosine|optimizer.lr_decay_steps=500", "optimizer.lr_decay_steps is 500"),
+    ("model.max_model_len=null", "model.max_model_len is null"),
+    ("verl.trainer_mode=colocate_async", "set algorithm.tis"),
+    # What is missing.
+    ("model.path=/nowhere", "model.path: no model at /nowhere"),
+    ("model.path=models/x/y", "model.path: models/x/y is relative"),
+    ("model.max_model_len=9000", "model.max_model_len: 9000 is above the 8192 positions"),
+    ("data.train=nowhere.jsonl", "data.train: no file"),
+    ("data.eval=nowhere.jsonl", "data.eval: no file"),
+    ("roles.judge=http://127.0.0.1:1", "--set roles.judge=http://HOST:PORT"),
+    ("verl.services.search=http://127.0.0.1:1/health", "verl.services.search: http://127.0.0.1:1/health does not"),
+    ("verl.env_from=[NO_SUCH_VARIABLE]", "verl.env_from: NO_SUCH_VARIABLE is not set here"),
+]
+
+
+def test_there_are_a_hundred_broken_recipes() -> None:
+    assert len({setting for setting, _ in BROKEN}) >= 100
+
+
+@pytest.mark.parametrize(("setting", "named"), BROKEN, ids=[setting for setting, _ in BROKEN])
+def test_a_broken_recipe_is_named_before_anything_starts(setting: str, named: str, cluster: Cluster, capsys) -> None:
+    assert cluster.run(*setting.split("|")) == 1
+    told = capsys.readouterr()
+    assert named in told.err
+    assert "sesame" not in told.err
+    assert not told.out
+    assert not cluster.out.exists()
+    assert not cluster.ray_calls
+
+
+def test_another_verl_is_refused(cluster: Cluster, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(checks, "distributions", lambda name: [SimpleNamespace(version="0.10.0")])
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    assert cluster.run("verl.engine=sglang") == 1
+    told = capsys.readouterr().err
+    assert "verl 0.9.1 is needed, and here is 0.10.0; run inside an image that has it, or pip install" in told
+    assert "no sglang here" in told
+
+
+def test_positions_that_are_overridden_and_ids_of_the_hub_are_well(cluster: Cluster, monkeypatch) -> None:
+    key = "+actor_rollout_ref.model.override_config.max_position_embeddings"
+    assert cluster.run("model.max_model_len=9000", f"verl.overrides={{{key}: 9000}}") == 0
+    recipe = method_spec("memagent").load("seed", ["model.path=Qwen/Qwen2.5-7B-Instruct"])
+    job = launch.make_job(recipe, "verl", cluster.out)
+    assert job.folders == {}
+    assert list(job.find_local_problems()) == []
+
+
+def test_an_evaluation_that_is_never_made_needs_no_data(cluster: Cluster) -> None:
+    assert cluster.run("data.eval=nowhere.jsonl", "run.eval_every=0") == 0
+    assert not (cluster.out / "data/eval.parquet").exists()
