@@ -16,8 +16,7 @@ BASELINES = ("rejection", "supervised")
 
 def make_training_parser(*backends: str) -> argparse.ArgumentParser:
     """Return a parser of the options that at least one of `backends` has; the first is the default."""
-    presets = ", ".join(f"{DEFAULT_PRESETS[backend]} on {backend}" for backend in backends)
-    defaults = {DEFAULT_PRESETS[backend] for backend in backends}
+    defaults = list(dict.fromkeys(DEFAULT_PRESETS[backend] for backend in backends))
     parser = argparse.ArgumentParser(
         prog="tokentrue train", description="Train a method from a preset. The same command resumes a run."
     )
@@ -27,12 +26,12 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
         choices=backends,
         default=backends[0],
         metavar="NAME",
-        help=f"what trains: {', '.join(backends)} (default: {backends[0]})",
+        help=f"what trains: {', '.join([f'{backends[0]} (default)', *backends[1:]])}",
     )
     parser.add_argument(
         "--preset",
-        default=defaults.pop() if len(defaults) == 1 else None,
-        help=f"a name in presets/ of the method, or a file (default: {presets})",
+        default=defaults[0] if len(defaults) == 1 else None,
+        help=f"a name in presets/ of the method, or a file (default: {'; on a cluster '.join(defaults)})",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/METHOD-PRESET)")
     parser.add_argument(

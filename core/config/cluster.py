@@ -24,10 +24,8 @@ class RaySection(Section):
 
 
 class ClusterSection(Section):
-    key: ClassVar[str]
-    """Names the section in a recipe."""
-    passes: ClassVar[str]
-    """Names its field that passes on whatever is not typed."""
+    key: ClassVar[str]  # the name of the section in a recipe
+    passes: ClassVar[str]  # the name of the field that passes on whatever is not typed
     nodes: PositiveInt = 1
     """Counts the nodes that train."""
     gpus_per_node: PositiveInt = 8
@@ -45,7 +43,6 @@ class ClusterSection(Section):
 
     @property
     def all_nodes(self) -> int:
-        """Return the number of nodes of the Ray cluster."""
         return self.nodes
 
     @model_validator(mode="after")

@@ -1,8 +1,4 @@
-"""Defines a recipe's `verl` section, which describes the cluster for verl. A recipe without it takes its defaults.
-
-As in core/config/slime.py, it types what the launcher needs or what must agree with the recipe; what the common
-sections say is rendered from them.
-"""
+"""Defines a recipe's `verl` section, which describes the cluster for verl as core/config/slime.py does for slime."""
 
 from __future__ import annotations
 
@@ -27,17 +23,13 @@ class VerlSection(ClusterSection):
     trainer_mode: Literal["sync", "colocate_async"] = "sync"
     """Names verl's trainer: it samples and trains in turn, or samples ahead and trains on rollouts of older weights."""
     overrides: Mapping[str, Scalar | tuple[Scalar, ...] | None] = {}
-    """Passes any other setting to verl, `key.path: value`. A path that begins with + adds a key that verl lacks."""
+    """Passes any other setting to verl, `key.path: value`; + before a path adds a key that verl lacks."""
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> VerlSection:
+    def _settings_fit(self) -> VerlSection:
         for name in ("tensor_model_parallel_size", "ulysses_sequence_parallel_size"):
             if self.train_gpus % getattr(self, name):
                 raise ValueError(f"{name} is {getattr(self, name)}, which does not divide {self.train_gpus} GPUs")
-        return self
-
-    @model_validator(mode="after")
-    def _overrides_are_paths(self) -> VerlSection:
         for key in self.overrides:
             if not re.fullmatch(r"\+{0,2}\w+(\.[\w-]+)+", key):
                 raise ValueError(f"overrides.{key}: write the whole path of one setting, such as trainer.device")
