@@ -55,6 +55,8 @@ class Job:
     paths: JobPaths
     framework: str
     """Names what trains, whose Python starts Ray."""
+    nodes: int
+    """Counts the nodes of the Ray cluster."""
     files: Mapping[Path, str]
     """Maps the YAML files of the job to their text."""
     settings: Sequence[str]
@@ -77,7 +79,7 @@ class Job:
     def ray(self) -> RayCluster:
         """Return the Ray cluster that the job needs."""
         cluster = self.cluster
-        return RayCluster(cluster.ray.head, cluster.ray.dashboard_port, cluster.all_nodes, cluster.gpus_per_node)
+        return RayCluster(cluster.ray.head, cluster.ray.dashboard_port, self.nodes, cluster.gpus_per_node)
 
     @property
     def script(self) -> str:

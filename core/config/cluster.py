@@ -41,17 +41,9 @@ class ClusterSection(Section):
     def train_gpus(self) -> int:
         return self.nodes * self.gpus_per_node
 
-    @property
-    def all_nodes(self) -> int:
-        return self.nodes
-
     @model_validator(mode="after")
     def _secrets_are_named_alone(self) -> Self:
-        for field in ("env", self.passes):
-            for name in getattr(self, field):
-                if _SECRET.search(re.sub("[-.]", "_", name.lower())):
-                    raise ValueError(
-                        f"{field}.{name}: a recipe holds no secrets; export it as a variable, and name that in "
-                        f"{self.key}.env_from"
-                    )
+        for field, name in ((part, name) for part in ("env", self.passes) for name in getattr(self, part)):
+            if _SECRET.search(re.sub("[-.]", "_", name.lower())):
+                raise ValueError(f"{field}.{name}: a recipe holds no secrets; name a variable in {self.key}.env_from")
         return self

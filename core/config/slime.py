@@ -85,6 +85,7 @@ class SlimeSection(ClusterSection):
 
     @property
     def all_nodes(self) -> int:
+        """Return the number of nodes of the Ray cluster."""
         gpus = max(self.train_gpus, self.serving_gpus) if self.colocate else self.train_gpus + self.serving_gpus
         return -(-gpus // self.gpus_per_node)
 

@@ -50,6 +50,7 @@ def make_job(recipe: Recipe, out: Path) -> Job:
         cluster=slime,
         paths=paths,
         framework=slime.framework,
+        nodes=slime.all_nodes,
         files=files,
         settings=[
             f"source {shlex.quote(str(checks.model_file(slime)))}  # MODEL_ARGS",

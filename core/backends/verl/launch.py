@@ -38,6 +38,7 @@ def make_job(recipe: Recipe, backend: str, out: Path) -> Job:
         cluster=verl,
         paths=paths,
         framework="verl",
+        nodes=verl.nodes,
         files={path: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for path, value in files.items()},
         settings=["SETTINGS=(", *words, ")"],
         command=["-- python3 -m verl.trainer.main_ppo", '"${SETTINGS[@]}"'],
