@@ -21,14 +21,14 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from core.data import read_tasks
 from core.hub import resolve
@@ -44,7 +44,7 @@ from core.rollout.runner import Runner
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.types import Sampling, Task
 
-Score = Callable[[Task, str], Awaitable[float]]
+Score = Callable[[Task, str], Coroutine[Any, Any, float]]
 """Returns the reward of a reply to a task; raises RolloutError where there is none."""
 SHARE = 0.05
 """Counts as nothing: this share of the difference between a right and a wrong answer."""
@@ -124,7 +124,7 @@ class Audit:
         signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
         reward, verdict, problem = None, "FAILS", ""
         try:
-            reward, verdict = self.runner.run(_await(self.score(task, reply))), "ok"
+            reward, verdict = self.runner.run(self.score(task, reply)), "ok"
         except TimeoutError:
             for left in asyncio.all_tasks(self.runner.get_loop()):
                 left.cancel()
@@ -154,9 +154,9 @@ class Audit:
             read.append(Aim(Case(tasks[0], "", WORDS)))
         for aim in read:
             self.check_steady(aim)
-            for attack in ATTACKS:
-                if aim.case.gold or not attack.near:
-                    self.attack(attack, aim)
+        for aim, attack in product(read, ATTACKS):
+            if aim.case.gold or not attack.near:
+                self.attack(attack, aim)
         for aim in read:  # again, after all that it has seen
             self.check_steady(aim)
         return list(self.findings.values())
@@ -212,10 +212,6 @@ class Audit:
             if reward is not None and (reward != aim.high if answer == case.gold else reward > aim.low):
                 verdict = "HOLE"
             self.findings["steady"].add(verdict, reward, case.task, case.put(answer), problem)
-
-
-async def _await(reward: Awaitable[float]) -> float:
-    return await reward
 
 
 def _raise_timeout(*_: object) -> None:
