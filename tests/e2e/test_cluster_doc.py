@@ -147,11 +147,9 @@ def test_the_document_leads_from_nothing_to_a_folder_for_the_hub(tmp_path: Path,
 
 def test_the_document_starts_ray_as_the_dry_run_says(tmp_path: Path) -> None:
     from agentic.memagent.rollout import SPEC
-    from core.backends.slime.job import ray_cluster
+    from core.backends.slime import make_job
 
-    slime = SPEC.load("seed").slime
-    assert slime is not None
-    assert ray_cluster(slime).start_head in commands()
+    assert make_job(SPEC.load("seed"), tmp_path).ray.start_head in commands()
 
 
 def test_every_key_that_the_document_sets_is_a_key_of_the_recipe() -> None:
