@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from core.config import Recipe
-from core.config.cluster import ClusterSection
+from core.config.clusters import ClusterSection
 from core.data.hub_sets import is_hub_set
 from core.runs.run_folder import flatten
 

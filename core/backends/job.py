@@ -18,7 +18,7 @@ from core.backends import checks
 from core.backends.checks import REPOSITORY
 from core.backends.ray_cluster import RayCluster, quote_environment
 from core.config import Recipe, RecipeError, import_functions
-from core.config.cluster import ClusterSection
+from core.config.clusters import ClusterSection
 from core.data.files import DataError
 from core.data.hub_sets import locate
 from core.hub import CheckpointError, resolve

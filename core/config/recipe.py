@@ -17,8 +17,7 @@ from pydantic import (
 )
 
 from core.algorithms.coefficients import GRPOConfig
-from core.config.slime import SlimeSection
-from core.config.verl import VerlSection
+from core.config.clusters import SlimeSection, VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
 from core.types import LossAgg, RowUnit
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from core.backends.checks import REPOSITORY
 from core.config import Recipe
-from core.config.slime import SlimeSection
+from core.config.clusters import SlimeSection
 from core.hub import CheckpointError, count_positions, read_json
 
 

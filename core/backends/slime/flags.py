@@ -15,7 +15,7 @@ from core.backends.embedded_only import refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.slime.framework import FRAMEWORKS, framework_flags
 from core.config import Recipe, RecipeError
-from core.config.slime import SlimeSection
+from core.config.clusters import SlimeSection
 from core.rollout.method import method_spec
 
 Flags = Mapping[str, Any]
@@ -54,7 +54,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
     if slime is None:
         raise RecipeError(
             f"preset {recipe.preset!r} has no section `slime`, which says what the cluster is; "
-            "use a preset that has one, such as --preset seed, or add it (core/config/slime.py)"
+            "use a preset that has one, such as --preset seed, or add it (core/config/clusters.py)"
         )
     refuse_on_cluster(recipe, slime.framework, served=slime.roles)
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from core.config import RecipeError
-from core.config.slime import SlimeSection
+from core.config.clusters import SlimeSection
 from core.policy.servers import VLLM
 
 

@@ -13,7 +13,7 @@ from core.backends.job import Job, join_python_path
 from core.backends.slime import checks, flags
 from core.backends.slime.framework import FRAMEWORKS, framework_environment
 from core.config import Recipe
-from core.config.slime import ServedModel, SlimeSection
+from core.config.clusters import ServedModel, SlimeSection
 
 
 def environment(recipe: Recipe) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.backends.verl.overrides import MODEL
 from core.config import Recipe
-from core.config.verl import VerlSection
+from core.config.clusters import VerlSection
 from core.hub import is_hub_id, read_json
 
 VERSION = "0.9.1"

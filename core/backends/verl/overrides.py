@@ -15,7 +15,7 @@ from core.backends.embedded_only import refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.verl.settings import LOOPS, check_settings
 from core.config import Recipe, RecipeError
-from core.config.verl import VerlSection
+from core.config.clusters import VerlSection
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 

@@ -1,18 +1,59 @@
-"""Defines a recipe's `slime` section, which describes the cluster, for slime and for its sibling vime.
+"""Defines a recipe's sections `slime`, also for its sibling vime, and `verl`, which describe the cluster.
 
-It types what the launcher needs itself or what must agree with the recipe. Any other flag of slime goes into `flags`.
-What the common sections say (rollout sizes, clips, KL, rates, steps) is rendered from them and never repeated here.
+They type what the launcher needs itself or what must agree with the recipe. Any other setting of slime goes into
+`flags`, of verl into `overrides`. What the common sections say (rollout sizes, clips, KL, rates, steps) is rendered
+from them and never repeated here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
-from core.config.cluster import ClusterSection, Scalar
 from core.options import Section
+
+Scalar = bool | int | float | str
+
+_SECRET = re.compile(r"(^|_)(secret|password|passwd|credentials?|(api|access|private|wandb)_key)(_|$)|(^|_)token$")
+"""Finds names of what must not be written into files: HF_TOKEN and WANDB_API_KEY, not TOKENIZERS_PARALLELISM."""
+
+
+class RaySection(Section):
+    head: str = "127.0.0.1"
+    """Names the address of the head node; with several nodes, the one by which the others reach it."""
+    dashboard_port: PositiveInt = 8265
+    """Takes the jobs. Whoever reaches it can run code, so it listens on `head` alone."""
+
+
+class ClusterSection(Section):
+    """Has what every backend needs: nodes, how Ray is reached, and the environment of the job."""
+
+    key: ClassVar[str]  # the name of the section in a recipe
+    passes: ClassVar[str]  # the name of the field that passes on whatever is not typed
+    nodes: PositiveInt = 1
+    """Counts the nodes that train."""
+    gpus_per_node: PositiveInt = 8
+    ray: RaySection = RaySection()
+    services: Mapping[str, str] = {}
+    """Maps a name to a URL that must answer before the job starts. Servers under `roles` are checked in any case."""
+    env: Mapping[str, str] = {}
+    """Adds environment variables to the job. A recipe is written into files, so it holds no secrets."""
+    env_from: tuple[str, ...] = ()
+    """Names variables, such as HF_TOKEN, that the job gets from where it is started; they are written nowhere."""
+
+    @property
+    def train_gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @model_validator(mode="after")
+    def _secrets_are_named_alone(self) -> Self:
+        for field, name in ((part, name) for part in ("env", self.passes) for name in getattr(self, part)):
+            if _SECRET.search(re.sub("[-.]", "_", name.lower())):
+                raise ValueError(f"{field}.{name}: a recipe holds no secrets; name a variable in {self.key}.env_from")
+        return self
 
 
 class CheckpointSection(Section):
@@ -121,4 +162,29 @@ class SlimeSection(ClusterSection):
                 raise ValueError(f"roles.{role} is {model!r}, which is not in sglang.models (known: {known})")
         if wrong := [flag for flag in self.flags if not flag.startswith("--")]:
             raise ValueError(f"flags.{wrong[0]}: write the flag as slime does, with its leading --")
+        return self
+
+
+class VerlSection(ClusterSection):
+    key: ClassVar[str] = "verl"
+    passes: ClassVar[str] = "overrides"
+    engine: Literal["vllm", "sglang"] = "vllm"
+    """Names what samples."""
+    tensor_model_parallel_size: PositiveInt = 1
+    """Counts the GPUs of one engine."""
+    ulysses_sequence_parallel_size: PositiveInt = 1
+    """Counts the GPUs that share a pack of tokens when they train."""
+    trainer_mode: Literal["sync", "colocate_async"] = "sync"
+    """Names verl's trainer: it samples and trains in turn, or samples ahead and trains on rollouts of older weights."""
+    overrides: Mapping[str, Scalar | tuple[Scalar, ...] | None] = {}
+    """Passes any other setting to verl, `key.path: value`; + before a path adds a key that verl lacks."""
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> VerlSection:
+        for name in ("tensor_model_parallel_size", "ulysses_sequence_parallel_size"):
+            if self.train_gpus % getattr(self, name):
+                raise ValueError(f"{name} is {getattr(self, name)}, which does not divide {self.train_gpus} GPUs")
+        for key in self.overrides:
+            if not re.fullmatch(r"\+{0,2}\w+(\.[\w-]+)+", key):
+                raise ValueError(f"overrides.{key}: write the whole path of one setting, such as trainer.device")
         return self
