@@ -278,7 +278,8 @@ class Loop:
         self.source = source
         self.config: CodingSection = method.config
         self.workspace = workspace
-        self.counts: Counter[str] = Counter({f"{CALLS}{name}": 0 for name in self.config.tools})
+        offered = self.config.tools if source is None else ()
+        self.counts: Counter[str] = Counter({f"{CALLS}{name}": 0 for name in offered})
         self.deadline = deadline
 
     async def work(self, chat: Conversation, role: str, max_turns: int) -> End:

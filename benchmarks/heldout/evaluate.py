@@ -72,12 +72,12 @@ class HeldoutPlan(EvalPlan):
 def prepare(options: argparse.Namespace) -> HeldoutPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     spec = method_spec(options.method)
-    world = find_world(options.method) or World()
+    target = open_target(options, spec, preset="paper", name=f"heldout-{spec.name}")
+    world = find_world(options.method, target.recipe.world) or World()
     makes = {**dict.fromkeys(MODEL_VARIANTS, spec.make), **world.baselines}
     builds = {name: replace(spec, make=make).build for name, make in makes.items()}  # all have the recipe's `reward`
     if unknown := [variant for variant in options.variants or () if variant not in builds]:
         raise EvaluationError(f"unknown variant {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
-    target = open_target(options, spec, preset="paper", name=f"heldout-{spec.name}")
     variants = options.variants or target.list_variants(MODEL_VARIANTS if options.run is None else builds)
     folder, recipe = target.folder, target.recipe
     own = "untrained" if options.run or options.untrained else "trained"  # whose weights the method's baselines have

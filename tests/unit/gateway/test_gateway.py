@@ -692,8 +692,7 @@ async def test_an_idle_session_is_finished_and_told():
         client = Client(http, url, "one")
         body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
         await client.post("/v1/chat/completions", body)
-        assert not told
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(10):  # a busy machine may have told it before the reply was read
             while not told:
                 await asyncio.sleep(0.01)
         await client.post("/v1/chat/completions", body, status=410)
