@@ -215,7 +215,7 @@ def hide(case: Case) -> Iterable[str]:
 
 @attack("expression", near=True)
 def compute(case: Case) -> Iterable[str]:
-    """What nobody computed pays: compare the text, and never evaluate it."""
+    """An expression pays: compare the text, and never evaluate it."""
     if case.number is None:
         return [f"'{case.gold[:1]}' + '{case.gold[1:]}'", f"''.join({list(case.gold)})"]
     if case.number.denominator != 1:

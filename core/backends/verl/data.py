@@ -18,13 +18,8 @@ AGENT = "tokentrue"
 """Names our agent loop in the data of a job, whatever the method."""
 
 
-def write_tasks(target: Path, tasks: Iterable[Task], source: Path) -> int:
-    """Write the tasks of `source` for the agent loop AGENT and return their number."""
-    return write_parquet(target, tasks, AGENT)
-
-
-def write_parquet(target: Path, tasks: Iterable[Task], agent_name: str) -> int:
-    """Write the tasks for the agent loop `agent_name` and return their number."""
+def write_tasks(target: Path, tasks: Iterable[Task], source: Path, agent_name: str = AGENT) -> int:
+    """Write the tasks of `source` for an agent loop and return their number."""
     rows = [to_row(task, index, agent_name) for index, task in enumerate(tasks)]
     target.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), target)

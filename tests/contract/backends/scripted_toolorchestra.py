@@ -119,7 +119,7 @@ CASE = Case(
     faulty=[
         *make_tasks(6),
         *make_tasks(2, REFUSED),
-        *make_tasks(2, DEAD_END),
+        *make_tasks(4, DEAD_END),
         Task("bad", "What?", ("42",), metadata={"category": "unknown"}),
     ],
     failures={"bad_task": True, "bad_request": False, "experts_failed": False},

@@ -7,7 +7,6 @@ configuration is verl's own, composed by hydra; data is read by verl's own data 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from verl.utils.tensordict_utils import assign_non_tensor_data, get_tensordict
 from verl.workers.rollout.replica import TokenOutput
 
 from core.backends.rollouts import NOTES
-from core.backends.verl.data import write_parquet
+from core.backends.verl.data import write_tasks
 from core.backends.verl.policy import VerlPolicy
 from core.backends.verl.rollouts import MethodRollouts, close_all
 from core.backends.verl.settings import LOOP
@@ -52,11 +51,13 @@ class Client:
     """verl's LLMServerClient over a policy of ours; `finish` maps our finish reasons to those of a verl server."""
 
     def __init__(self, policy: Any, finish: Callable[[str], str] = lambda reason: "completed"):
-        self.policy, self.finish, self.seeds = policy, finish, itertools.count(1000)
+        self.policy, self.finish = policy, finish
+        self.asked: Counter[tuple[int, ...]] = Counter()
         self.requests: list[dict[str, Any]] = []
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         self.requests.append({"request_id": request_id, **sampling_params})
+        self.asked[tuple(prompt_ids)] += 1
         sampling = Sampling(
             temperature=sampling_params["temperature"],
             top_p=sampling_params["top_p"],
@@ -64,7 +65,8 @@ class Client:
             max_new_tokens=sampling_params["max_tokens"],
             stop_token_ids=tuple(sampling_params.get("stop_token_ids", ())),
             stop=tuple(sampling_params.get("stop", ())),
-            seed=next(self.seeds),
+            # The replies to a prompt are the same, whichever rollout of its group comes first.
+            seed=self.asked[tuple(prompt_ids)],
         )
         done = await self.policy.generate(tuple(prompt_ids), sampling, request_id)
         reason = "aborted" if done.finish_reason == "abort" else self.finish(done.finish_reason)
@@ -130,7 +132,7 @@ class Queue:
 
 def compose(folder: Path, model: Path, recipe: dict[str, Any], *overrides: str, tasks: Sequence[Task] = ()) -> Any:
     """verl's configuration for a recipe and its data, composed by hydra from verl's own files."""
-    write_parquet(folder / "train.parquet", tasks, recipe["method"])
+    write_tasks(folder / "train.parquet", tasks, folder, recipe["method"])
     (folder / "agentic_recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     entry = {"name": recipe["method"], "_target_": LOOP, "recipe": str(folder / "agentic_recipe.yaml")}
     (folder / "loops.yaml").write_text(yaml.safe_dump([entry]))

@@ -56,20 +56,21 @@ def port() -> Iterator[int]:
 
 
 class Cluster:
-    """Options that make the preset `seed` launchable in `folder`."""
+    """Data, programs and `options` that make MemAgent's preset `seed` launchable in `folder`."""
 
-    def __init__(self, folder: Path, port: int):
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]):
         self.folder, self.out = folder, folder / "a run"
-        self.options = {
-            "slime.root": folder / "slime root",
-            "slime.megatron": folder / "megatron",
-            "slime.checkpoint.hf": folder / "hf",
-            "slime.checkpoint.ref_load": folder / "dist",
-            "slime.ray.dashboard_port": port,
-            "data.train": folder / "train.jsonl",
-            "data.eval": folder / "dev.jsonl",
-            "run.eval_tasks": 2,
-        }
+        data = {"data.train": folder / "train.jsonl", "data.eval": folder / "dev.jsonl", "run.eval_tasks": 2}
+        self.options = {**options, **data}
+        for name in ("train", "dev"):
+            write_jsonl(folder / f"{name}.jsonl", TASKS)
+        note = f"import json, sys; open({str(folder / 'ray_calls')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')"
+        (folder / "bin").mkdir()
+        (folder / "bin/ray").write_text(f"{kit.PROGRAM}{note}\n")
+        (folder / "bin/python3").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        for name in ("ray", "python3"):
+            (folder / "bin" / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
     def arguments(self, *more: str, **changed: object) -> list[str]:
         options = {**self.options, **changed}
@@ -85,21 +86,20 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     root = tmp_path / "slime root"
-    for path in ("slime root/scripts/models", "megatron/megatron/training", "hf", "dist", "bin"):
+    for path in ("slime root/scripts/models", "megatron/megatron/training", "hf", "dist"):
         (tmp_path / path).mkdir(parents=True)
     (root / "train.py").touch()
     (root / "scripts/models/qwen2.5-7B.sh").write_text("MODEL_ARGS=(\n   --num-layers 28\n)")
     (tmp_path / "hf/config.json").write_text('{"num_hidden_layers": 28}')
     (tmp_path / "dist/latest_checkpointed_iteration.txt").touch()
-    for name in ("train", "dev"):
-        write_jsonl(tmp_path / f"{name}.jsonl", TASKS)
-    note = f"import json, sys; open({str(tmp_path / 'ray_calls')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')"
-    (tmp_path / "bin/ray").write_text(f"{kit.PROGRAM}{note}\n")
-    (tmp_path / "bin/python3").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    for name in ("ray", "python3"):
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    return Cluster(tmp_path, port)
+    options: dict[str, object] = {
+        "slime.root": root,
+        "slime.megatron": tmp_path / "megatron",
+        "slime.checkpoint.hf": tmp_path / "hf",
+        "slime.checkpoint.ref_load": tmp_path / "dist",
+        "slime.ray.dashboard_port": port,
+    }
+    return Cluster(tmp_path, monkeypatch, options)
 
 
 def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) -> None:

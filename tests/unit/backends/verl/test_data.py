@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from core.backends.verl.data import write_parquet
+from core.backends.verl.data import write_tasks
 from core.backends.verl.rollouts import read_fields
 from core.data.files import DataError
 from core.types import Task
@@ -17,7 +17,7 @@ def test_a_task_comes_back_as_it_was_written(tmp_path: Path) -> None:
         Task("b", "Who?", ("me",), metadata={"other": None}, earlier_messages=({"role": "system", "content": "Be."},)),
     ]
     target = tmp_path / "data" / "train.parquet"
-    assert write_parquet(target, tasks, "memagent") == 2
+    assert write_tasks(target, tasks, tmp_path, "memagent") == 2
     rows = pq.read_table(target).to_pylist()
     assert {row["agent_name"] for row in rows} == {"memagent"}
     assert rows[1]["prompt"] == [{"content": "Be.", "role": "system"}, {"content": "Who?", "role": "user"}]

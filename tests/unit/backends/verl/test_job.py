@@ -5,10 +5,7 @@ down what it was called with.
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,15 +20,12 @@ from core.backends.verl.rollouts import read_fields
 from core.backends.verl.settings import LOOP
 from core.data import write_jsonl
 from core.rollout.method import method_spec
-from core.types import Task
 from scripts import train
-from tests import kit
 from tests.unit.backends.slime import test_launch
-from tests.unit.backends.slime.test_launch import port
+from tests.unit.backends.slime.test_launch import TASKS, port
 
 __all__ = ["port"]
 
-TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
 PRESETS = [
     ("memagent", "seed"),
     ("memagent", "paper"),
@@ -46,46 +40,19 @@ PRESETS = [
 ]
 
 
-class Cluster:
-    """Options that make MemAgent's preset `seed` launchable in `folder`."""
-
-    def __init__(self, folder: Path, port: int):
-        self.folder, self.out = folder, folder / "a run"
-        self.options: dict[str, object] = {
-            "model.path": folder / "model",
-            "verl.ray.dashboard_port": port,
-            "data.train": folder / "train.jsonl",
-            "data.eval": folder / "dev.jsonl",
-            "run.eval_tasks": 2,
-        }
-
+class Cluster(test_launch.Cluster):
     def run(self, *overrides: str, more: tuple[str, ...] = ()) -> int:
-        given = [*(f"{key}={value}" for key, value in self.options.items()), *overrides]
-        words = [word for override in given for word in ("--set", override)]
-        return launch.main(["memagent", "--preset", "seed", "--out", str(self.out), *words, *more])
-
-    @property
-    def ray_calls(self) -> list[list[str]]:
-        path = self.folder / "ray_calls"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        words = [word for override in overrides for word in ("--set", override)]
+        return launch.main(self.arguments(*words, *more))
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    for name in ("model", "bin"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text('{"max_position_embeddings": 8192}')
-    for name in ("train", "dev"):
-        write_jsonl(tmp_path / f"{name}.jsonl", TASKS)
-    note = f"import json, sys; open({str(tmp_path / 'ray_calls')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')"
-    (tmp_path / "bin/ray").write_text(f"{kit.PROGRAM}{note}\n")
-    (tmp_path / "bin/python3").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    for name in ("ray", "python3"):
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(checks, "distributions", lambda name: [SimpleNamespace(version=checks.VERSION)])
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
-    return Cluster(tmp_path, port)
+    return Cluster(tmp_path, monkeypatch, {"model.path": tmp_path / "model", "verl.ray.dashboard_port": port})
 
 
 def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) -> None:
