@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
@@ -52,6 +53,7 @@ class RolloutTrainer(PPOTrainer):
         self._recipe = read_recipe(config, find_recipe(config))
         self._guard = EmptyStepGuard()
         self._steps = 1
+        self._calls: list[Any] = []  # what each agent-loop worker was asked to see whether it lives
         super().__init__(config)
 
     @property
@@ -69,6 +71,34 @@ class RolloutTrainer(PPOTrainer):
         algorithm = self._recipe.algorithm
         coefficients = GRPOConfig(**{name: getattr(algorithm, name) for name in GRPOConfig.model_fields})
         self.actor_rollout_wg.set_loss_fn(partial(rollout_loss, coefficients=coefficients))
+
+    def _build_replay_buffer(self) -> Any:
+        """Make the buffer that waits for rollouts. Whenever it looks for them, it looks for dead workers too."""
+        buffer = super()._build_replay_buffer()
+        look = buffer._sync_metadata_from_transfer_queue
+
+        def look_for_both() -> None:
+            self._check_workers()
+            look()
+
+        buffer._sync_metadata_from_transfer_queue = look_for_both
+        return buffer
+
+    def _check_workers(self) -> None:
+        """Ask every agent-loop worker for a sign of life, and read the answers of the last time.
+
+        Raises:
+            RuntimeError: a worker has died. verl would wait for its rollouts without end.
+        """
+        if self._calls:
+            answered, self._calls = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
+            try:
+                ray.get(answered)
+            except ray.exceptions.RayActorError as error:
+                fix = "start the job again: it goes on from its last checkpoint"
+                raise RuntimeError(f"an agent-loop worker died with its rollouts; {fix}. {error}") from error
+        if not self._calls:
+            self._calls = [worker.__ray_ready__.remote() for worker in self.agent_loop_manager.agent_loop_workers]
 
     def _init_dataloader(self) -> None:
         """Read the data. verl drops a batch that is not whole, and divides by their number."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,3 +124,88 @@ def test_the_trainer_starts_as_verls_own(verl: Any, mode: str, model: Path, tmp_
     assert trainer.parameter_sync_step == {"separate_async": 4}.get(mode, 1)
     assert not trainer.use_critic
     assert trainer.use_reference_policy == (trainer._recipe.algorithm.kl_loss_coef > 0)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("dead", ["server", "load balancer"])
+def test_what_dies_under_verls_client_is_named(
+    verl: Any, dead: str, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl's own client and load balancer on a local Ray: one of two servers dies in a call, or the load balancer."""
+    import ray
+    from verl.workers.rollout.llm_server import GlobalRequestLoadBalancer, LLMServerClient
+    from verl.workers.rollout.replica import TokenOutput
+
+    class Server:
+        """A replica whose process ends in the call after `left` ones. Inside a function, Ray sends it by value."""
+
+        def __init__(self, left: int | None):
+            self.left = left
+
+        async def generate(self, request_id: str, **_: Any) -> Any:
+            if self.left is not None:
+                self.left -= 1
+                if self.left < 0:
+                    os._exit(1)
+            extra = {"global_steps": 1}
+            return TokenOutput(token_ids=[5, 6], log_probs=[-1.0] * 2, stop_reason="completed", extra_fields=extra)
+
+    config = verl.compose(
+        tmp_path, model, CASE.recipe(tasks_per_step=4, group_size=8, deadline_s=240), tasks=CASE.tasks(4)
+    )
+    verl.use_method(monkeypatch, CASE.spec)
+    queue = verl.Queue()
+    queue.patch(monkeypatch)
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    try:
+        servers = {name: ray.remote(Server).remote(left) for name, left in (("a", 20), ("b", None))}
+        balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers)
+        ray.get([server.__ray_ready__.remote() for server in (*servers.values(), balancer)])
+        if dead == "load balancer":
+            ray.kill(balancer)
+        verl.run_v1(config, LLMServerClient(config, balancer), tokenizer)
+    finally:
+        ray.shutdown()
+    assert {queue.tags[f"task{number}"]["status"] for number in range(4)} == {"finished"}
+    rollouts = {key.rpartition("_")[0]: verl.notes_of(row) for key, row in queue.rows.items()}
+    assert len(rollouts) == 32
+    assert {notes["failure"] for notes in rollouts.values()} == {"unavailable", *([None] if dead == "server" else [])}
+
+
+def test_a_killed_agent_loop_worker_ends_the_job(
+    verl: Any, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl's own replay buffer waits for rollouts that run; one of two workers on a local Ray is killed."""
+    import ray
+    import transfer_queue
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    class Worker:
+        async def generate_sequences(self) -> None:
+            await asyncio.Event().wait()
+
+    config = verl.compose(tmp_path, model, CASE.recipe(tasks_per_step=4))
+    trainer = get_trainer_cls("tokentrue_sync")(config)
+    running = {"task0": {"is_prompt": True, "global_steps": 1, "status": "running"}}
+    looks = 0
+
+    def look() -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            ray.kill(workers[0])
+        assert looks < 60, "the buffer waits for a dead worker"
+        return {"train": running}
+
+    monkeypatch.setattr(transfer_queue, "kv_list", look)
+    trainer.replay_buffer.poll_interval = 0.5
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        workers = [ray.remote(Worker).remote() for _ in range(2)]
+        ray.get([worker.__ray_ready__.remote() for worker in workers])
+        trainer.agent_loop_manager = SimpleNamespace(agent_loop_workers=workers)
+        with pytest.raises(RuntimeError, match="an agent-loop worker died with its rollouts; start the job again"):
+            trainer.replay_buffer.sample(global_steps=1, partition_id="train", batch_size=4)
+    finally:
+        ray.shutdown()
+    assert looks >= 3
