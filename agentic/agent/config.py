@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveInt, model_validator
 
 from core.config import ConversationRecipe, Section
+from core.environments import AnyEnvironment
 from core.gateway import History
 from core.options import FUNCTION
 
@@ -16,7 +17,7 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 class AgentEntry(Section):
-    """Describes one agent: a function or a program, its reward and its limits."""
+    """Describes one agent: a function, a program or an environment, its reward and its limits."""
 
     run: Annotated[str | None, FUNCTION] = None
     """Names `async def run(task, endpoint) -> str` as package.module.function. `task.messages` is the whole prompt of
@@ -27,6 +28,9 @@ class AgentEntry(Section):
     finds the gateway in OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. The last line that
     it prints is the answer. It runs in an empty folder; files that it is given here are found from the repository's
     root."""
+    environment: AnyEnvironment | None = None
+    """Names an environment of another project instead: it plays its own tasks, which `tokentrue data environment`
+    writes, and its reward counts where the recipe names none."""
     inherit: tuple[str, ...] = ("PATH", "LANG", "LC_ALL")
     """Names the environment variables that the program gets beside these."""
     reward: Annotated[str | None, FUNCTION] = None
@@ -45,8 +49,8 @@ class AgentEntry(Section):
 
     @model_validator(mode="after")
     def _is_one_program(self) -> AgentEntry:
-        if (self.run is None) == (not self.command):
-            raise ValueError("needs either `run`, the path of a function, or `command`, a program with its arguments")
+        if sum((self.run is not None, bool(self.command), self.environment is not None)) != 1:
+            raise ValueError("needs either `run`, a function's path, `command`, a program's words, or `environment`")
         return self
 
 
@@ -63,7 +67,7 @@ class AgentRecipe(ConversationRecipe):
     @model_validator(mode="after")
     def _every_agent_has_a_reward(self) -> AgentRecipe:
         for name, entry in self.agent.agents.items():
-            if entry.reward is None and self.reward is None:
+            if entry.reward is None and self.reward is None and entry.environment is None:
                 raise ValueError(f"agent.agents.{name}.reward is missing; set that, or `reward` for all agents")
         return self
 

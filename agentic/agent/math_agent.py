@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from agentic.agent.tool_loop import AgentTool, run_tool_loop
+from core.environments import AgentTool, run_tool_loop
 from core.gateway import Endpoint
 from core.sandbox import Sandbox, SandboxLimits
 from core.text.tool_calls import ToolSchema

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
 from core.config import RecipeError, import_function
+from core.environments import find_index
 from core.gateway import AgentMethod, Command, RunAgent, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
@@ -59,6 +60,11 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     name = task.metadata.get("agent") or next(iter(agents))
     if task.earlier_messages and agents[name].command:
         return "messages", f"the program of agent {name} gets the question alone", "write all into the question"
+    if agents[name].environment is not None:
+        try:
+            find_index(task)
+        except RolloutError as error:
+            return "metadata.index", str(error), "copy no task by hand"
     return None
 
 
@@ -93,6 +99,8 @@ def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
 
 def find_agent(key: str, entry: AgentEntry) -> RunAgent:
     """Return the function or the program of an agent. Raises RecipeError as `build`."""
+    if entry.environment is not None:
+        return entry.environment.open(f"{key}.environment", entry.max_turns)
     if entry.run is None:
         program, *rest = (str(Path(word).resolve()) if Path(word).is_file() else word for word in entry.command)
         return Command((sys.executable if program == "python" else program, *rest), entry.inherit)

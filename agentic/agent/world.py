@@ -21,7 +21,7 @@ from random import Random
 from agentic.agent.config import AgentRecipe
 from agentic.agent.facts import ASKED, LOOK_UP, NAMES, RELATIONS, THINGS, describe, draw_facts, find_facts, look_up
 from agentic.agent.rewards import exact
-from agentic.agent.tool_loop import AgentTool, run_tool_loop
+from core.environments import AgentTool, run_tool_loop
 from core.gateway import AgentMethod, Endpoint, SessionSettings
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer

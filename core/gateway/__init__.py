@@ -4,7 +4,7 @@ Agents that others wrote, in any framework, become methods that way. Import the 
 need a package of their own: `langchain_model` (langchain-core) and `strands_model` (strands-agents).
 """
 
-from core.gateway.agent import AgentMethod, Command, Endpoint, RunAgent
+from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome, RunAgent
 from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
 from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
@@ -25,6 +25,7 @@ __all__ = [
     "GatewayError",
     "GatewaySession",
     "History",
+    "Outcome",
     "RunAgent",
     "SessionSettings",
     "WireCall",

@@ -12,18 +12,19 @@ The agent may be any program: `Command` runs one as a process, which finds the g
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import tempfile
 import unicodedata
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.messages import collapse_whitespace
-from core.gateway.session import TURN_LIMITS, GatewaySession, SessionSettings, list_other_roles
+from core.gateway.session import GatewaySession, SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.rollout.reward import Reward, call_reward
@@ -38,9 +39,6 @@ MAX_ARGUMENT = (1 << 17) - 1
 
 KEPT_OUTPUT = 1 << 14
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
-
-LIMITS = (*TURN_LIMITS, "context_length_exceeded")
-"""Names the refusals that end a rollout as truncated: the agent had all that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +74,35 @@ class Endpoint:
         }
 
 
-RunAgent = Callable[[Task, Endpoint], Awaitable[str]]
-"""Runs an agent on one task and returns its answer."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Holds what a run of an agent came to. An agent that is an environment, too, has a reward and metrics of its own.
+
+    `truncated` says that a limit ended it. Raises ValueError if `reward` is no finite number.
+    """
+
+    answer: str
+    reward: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    truncated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise ValueError(f"the reward {self.reward} is no finite number")
+
+
+RunAgent = Callable[[Task, Endpoint], Awaitable[str | Outcome]]
+"""Runs an agent on one task and returns its answer, or an Outcome."""
 
 
 class AgentMethod(Method):
     """Runs an agent against the gateway, one session a rollout. It may ask every role of the run.
 
-    Without `grade` a rollout has no reward yet.
+    Without `grade` a rollout has the reward of its Outcome, or none yet.
 
-    An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
+    An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`. A
+    RolloutError of the agent keeps its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous
+    method `close`, it is called at the end.
     """
 
     def __init__(
@@ -123,36 +140,39 @@ class AgentMethod(Method):
             # An agent may show ids of calls to the policy, so they must be the same when a run repeats.
             salt=f"{task.task_id} {sampling.seed}",
         )
-        answer, failure = "", None
+        outcome, failure = Outcome(""), None
         try:
             returned = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id, session=session))
-            if not isinstance(returned, str):
+            outcome = Outcome(returned) if isinstance(returned, str) else returned
+            if not isinstance(outcome, Outcome):
                 raise TypeError(f"the agent returned {returned!r}, which is no text"[:200])
-            answer = returned
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RolloutError):
             raise
         except Exception as error:  # an agent fails in its own ways
             failure = error
         finally:
             finished = await self.gateway.finish_session(session_id)
-        if failure is not None and not any(session.counters[f"refused_{limit}"] for limit in LIMITS):
+        if failure is not None and not session.reached_limit:
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
         if unsent := find_unsent(task, finished.turns, self._tokenizer):
             raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
         return Trajectory(
             task.task_id,
             finished.turns,
-            status="truncated" if failure is not None else "completed",
-            reward=None if self.grade is None else await call_reward(self.grade, task, answer),
+            status="truncated" if failure is not None or outcome.truncated else "completed",
+            reward=outcome.reward if self.grade is None else await call_reward(self.grade, task, outcome.answer),
             metrics={
                 "turns": len(finished.turns),
                 **{name: float(n) for name, n in finished.counters.items()},
                 **{f"{CALLS}{name}": float(n) for name, n in finished.calls.items()},
+                **{f"environment_{name}": value for name, value in outcome.metrics.items()},
             },
-            log={"answer": answer, "wire": finished.events},
+            log={"answer": outcome.answer, "wire": finished.events},
         )
 
     async def close(self) -> None:
+        if close := getattr(self.run, "close", None):
+            await close()
         await self._server.aclose()
         self._url = None
 

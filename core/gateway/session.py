@@ -47,6 +47,8 @@ MAX_IDLE_S = 3600.0
 
 TURN_LIMITS = ("turn_limit", "tool_limit")
 """Names the refusals after which a session has no other answer."""
+LIMITS = (*TURN_LIMITS, "context_length_exceeded")
+"""Names the refusals that end a rollout as truncated: the agent had all that it may have."""
 
 FROZEN = "frozen:"
 """Begins the model name of a request to a role that is never trained, such as `frozen:judge`."""
@@ -131,6 +133,11 @@ class GatewaySession:
     def roles(self) -> tuple[str, ...]:
         """The roles that requests of this session can ask."""
         return tuple(self._policies)
+
+    @property
+    def reached_limit(self) -> bool:
+        """Whether a limit refused a request."""
+        return any(self.counters[f"refused_{limit}"] for limit in LIMITS)
 
     @property
     def idle_s(self) -> float:

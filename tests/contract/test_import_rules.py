@@ -24,13 +24,14 @@ scripts      -> agentic benchmarks config data engine gateway hub inspect option
                 text train training_options types worlds
 benchmarks   -> agentic agentic/world algorithms config data engine hub options policy report rewards
                 rollout runs sandbox seeds text train types worlds
-agentic/world -> agentic config data gateway options policy rewards rollout runs seeds serving text types worlds
-agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
+agentic/world -> agentic config data environments gateway options policy rewards rollout runs seeds serving text types worlds
+agentic      -> config environments gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data hub options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
 train        -> algorithms config data engine hub options policy rollout runs seeds text training_options types worlds
 worlds       -> config data options rollout runs text types
 engine       -> http_client hub options policy serving text types vllm_wire
+environments -> gateway options policy rollout text types
 gateway      -> policy rollout seeds serving text types vllm_wire
 tools        -> options retrieval sandbox
 retrieval    -> http_client options serving types
@@ -49,7 +50,7 @@ serving      -> options
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
 INSIDE_CORE = """
-backends backends.slime backends.verl engine gateway inspect report retrieval rewards runs sandbox sandbox.workspace
+backends backends.slime backends.verl engine environments gateway inspect report retrieval rewards runs sandbox sandbox.workspace
 train worlds
 """
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())

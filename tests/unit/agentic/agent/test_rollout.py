@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from agentic.agent.rollout import SPEC, build
-from agentic.agent.tool_loop import run_tool_loop
+from core.environments import run_tool_loop
 from agentic.agent.world import WORLD
 from core.config import RecipeError
 from core.data import read_tasks, write_jsonl

@@ -1,0 +1,47 @@
+"""What plays an environment: it is an agent (core/gateway/agent.py) that brings its own tasks and reward."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from core.gateway import Endpoint, Outcome
+from core.rollout.method import RolloutError
+from core.types import Task
+
+REWRITE = "write the tasks again with `tokentrue data environment`"
+
+
+class AgentEnvironment(ABC):
+    """Plays one environment. `metadata.index` of a task says which of the environment's tasks it is."""
+
+    @abstractmethod
+    async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
+        """Play a task with the policy at `endpoint`; return the answer and the environment's reward.
+
+        Raises:
+            RolloutError: `environment` if the environment fails, `bad_task` if it has another task of this index.
+        """
+
+    @abstractmethod
+    async def read_task(self, index: int) -> tuple[str, str | None]:
+        """Return the prompt of a task, and its key: what other tasks of this index do not have, as `metadata.key`.
+
+        Raises:
+            RolloutError: `bad_task` if there is no such task.
+        """
+
+    async def close(self) -> None:
+        """End what was started."""
+        return None
+
+
+def find_index(task: Task) -> int:
+    """Return `metadata.index` of a task. Raises RolloutError (`bad_task`)."""
+    index = task.metadata.get("index")
+    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+        raise bad_task(task.task_id, f"metadata.index is {index!r}, and names no task of the environment")
+    return index
+
+
+def bad_task(task_id: str, problem: str) -> RolloutError:
+    return RolloutError("bad_task", f"task {task_id}: {problem}; {REWRITE}")

@@ -1,0 +1,110 @@
+"""Tasksets and harnesses of verifiers: its own client asks the gateway, and its own rewards score the rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Literal
+
+from core.environments.base import AgentEnvironment, bad_task, find_index
+from core.gateway import Endpoint, Outcome
+from core.options import RecipeError, Section
+from core.rollout.method import RolloutError
+from core.types import Task
+
+NO_KEY = "TOKENTRUE_NO_KEY"
+"""Names a variable that nobody sets: the session's URL says all, so no key of the user's is sent."""
+
+
+class VerifiersEntry(Section):
+    """Names a taskset of verifiers and the harness that plays it."""
+
+    kind: Literal["verifiers"]
+    taskset: Mapping[str, Any]
+    """Holds the `id` of an installed taskset, and its settings."""
+    harness: Mapping[str, Any] = {"id": "null"}
+    """Holds the `id` of the harness that talks to the policy, and its settings. `null` has only the taskset's tools."""
+    runtime: Mapping[str, Any] | None = None
+    """Says where the harness runs, such as {type: docker}. One that runs what the policy wrote has no default; others
+    run as a process on this machine."""
+
+    def open(self, key: str, max_turns: int) -> VerifiersEnvironment:
+        """Load the taskset. Raises RecipeError, which names the key."""
+        try:
+            return VerifiersEnvironment(self, max_turns)
+        except Exception as error:  # packages of others fail in their own ways
+            missing = isinstance(error, ModuleNotFoundError) and error.name == "verifiers"
+            fix = "; install it with pip install 'tokentrue[verifiers]'" if missing else ""
+            raise RecipeError(f"{key}: {error}{fix}") from error
+
+
+class VerifiersEnvironment(AgentEnvironment):
+    """Plays a taskset. Its tasks are read once, in order, as far as they are asked for."""
+
+    def __init__(self, entry: VerifiersEntry, max_turns: int):
+        import verifiers.v1 as vf
+        from verifiers.v1.configs.agent import agent_config_fields
+
+        self.name = str(entry.taskset.get("id"))
+        config = vf.resolve_env_config({"taskset": dict(entry.taskset)})
+        seats = list(agent_config_fields(config))
+        if len(seats) != 1:
+            raise ValueError(f"{self.name} has several agents ({', '.join(seats)}), and a rollout here has one")
+        runs_code = vf.load_harness(vf.harness_config_type(entry.harness["id"])(**entry.harness)).EXECUTES_CODE
+        if entry.runtime is None and runs_code:
+            raise ValueError(
+                f"the harness {entry.harness['id']} runs what the policy wrote; set runtime: {{type: docker}}, or "
+                "{type: subprocess} where it may run unprotected"
+            )
+        agent = {
+            "harness": dict(entry.harness),
+            "runtime": dict(entry.runtime or {"type": "subprocess"}),
+            "max_turns": max_turns,
+        }
+        self._environment = vf.load_environment(
+            vf.resolve_env_config({"taskset": dict(entry.taskset), seats[0]: agent})
+        )
+        self._stream = iter(self._environment.taskset)
+        self._tasks: list[Any] = []
+        self._served = AsyncExitStack()
+        self._is_served = False
+        self._read("", 0)  # here, where data may be loaded for long: no rollout waits yet
+
+    def _read(self, task_id: str, index: int) -> Any:
+        while len(self._tasks) <= index:
+            try:
+                self._tasks.append(next(self._stream))
+            except StopIteration:
+                raise bad_task(task_id, f"{self.name} has {len(self._tasks)} tasks, and none is {index}") from None
+        return self._tasks[index]
+
+    async def read_task(self, index: int) -> tuple[str, str]:
+        theirs = self._read(f"{index}", index)
+        return theirs.data.prompt_text or theirs.data.name or f"{self.name} {index}", theirs.key
+
+    async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
+        from verifiers.v1 import EvalClientConfig, ModelContext, SamplingConfig
+
+        index = find_index(task)
+        theirs = self._read(task.task_id, index)
+        if (task.question, task.metadata.get("key")) != await self.read_task(index):
+            raise bad_task(task.task_id, f"its question or metadata.key are not those of task {index} of {self.name}")
+        if not self._is_served:
+            self._is_served = True
+            await self._served.enter_async_context(self._environment.serving())
+        client = EvalClientConfig(base_url=endpoint.openai_url, api_key_var=NO_KEY)
+        episode = await self._environment.run_episode(theirs, ModelContext(endpoint.model, client, SamplingConfig()))
+        traces = episode.traces
+        if not episode.ok and not (traces and endpoint.session and endpoint.session.reached_limit):
+            faults = [*episode.errors, *(error for trace in traces for error in trace.errors)]
+            told = "; ".join(f"{fault.type}: {fault.message}" for fault in faults)
+            raise RolloutError("environment", f"task {task.task_id}: {self.name}: {told}")
+        [trace] = traces
+        metrics = {name: float(value) for name, value in trace.metrics.items() if value is not None}
+        metrics |= {f"reward_{name}": one.value for name, one in trace.rewards.items() if one is not None}
+        truncated = not episode.ok or (trace.stop_condition or "").startswith("max_")
+        return Outcome(trace.last_reply or "", trace.reward, metrics, truncated)
+
+    async def close(self) -> None:
+        await self._served.aclose()
+        self._is_served = False
