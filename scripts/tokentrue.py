@@ -64,6 +64,7 @@ COMMANDS = {
     "data check": Subcommand("scripts.check_data", "Check a data set, and show how a method will see it"),
     "data download": Subcommand("scripts.download_data", "A published data set, checked"),
     "data world": Subcommand("core.worlds.command", "The start model and tasks of a method's made-up world"),
+    "data environment": Subcommand("scripts.environment_tasks", "The tasks of a recipe's environments"),
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
     "data passages": Subcommand("benchmarks.data.passages", "The paragraphs of multi-hop tasks as one corpus"),
     "data routes": Subcommand("agentic.toolorchestra.routellm", "RouteLLM's prompts as tasks, with subjects kept out"),

@@ -132,6 +132,8 @@ class OpenEnvEnvironment(AgentEnvironment):
             return Outcome(answer, episode.reward, {"steps": float(episode.steps)}, truncated)
 
     async def close(self) -> None:
+        if self._url is not None:
+            await asyncio.gather(self._url, return_exceptions=True)  # it may be starting
         await asyncio.to_thread(self._started.close)
         self._url = None
 

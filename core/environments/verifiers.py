@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Literal
@@ -67,7 +68,7 @@ class VerifiersEnvironment(AgentEnvironment):
         self._stream = iter(self._environment.taskset)
         self._tasks: list[Any] = []
         self._served = AsyncExitStack()
-        self._is_served = False
+        self._serving: asyncio.Task[None] | None = None
         self._read("", 0)  # here, where data may be loaded for long: no rollout waits yet
 
     def _read(self, task_id: str, index: int) -> Any:
@@ -89,9 +90,12 @@ class VerifiersEnvironment(AgentEnvironment):
         theirs = self._read(task.task_id, index)
         if (task.question, task.metadata.get("key")) != await self.read_task(index):
             raise bad_task(task.task_id, f"its question or metadata.key are not those of task {index} of {self.name}")
-        if not self._is_served:
-            self._is_served = True
-            await self._served.enter_async_context(self._environment.serving())
+        if self._serving is None:  # the tool servers that all tasks share
+            self._serving = asyncio.create_task(self._served.enter_async_context(self._environment.serving()))
+        try:
+            await asyncio.shield(self._serving)
+        except Exception as error:
+            raise RolloutError("environment", f"{self.name}: {type(error).__name__}: {error}") from error
         client = EvalClientConfig(base_url=endpoint.openai_url, api_key_var=NO_KEY)
         episode = await self._environment.run_episode(theirs, ModelContext(endpoint.model, client, SamplingConfig()))
         traces = episode.traces
@@ -107,4 +111,4 @@ class VerifiersEnvironment(AgentEnvironment):
 
     async def close(self) -> None:
         await self._served.aclose()
-        self._is_served = False
+        self._serving = None

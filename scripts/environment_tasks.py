@@ -1,0 +1,73 @@
+"""Write the tasks of a recipe's environments, so that it can train on them.
+
+    tokentrue data environment --preset my_recipe.yaml --out data/train.jsonl --tasks 256
+    tokentrue data environment --preset my_recipe.yaml --out data/eval.jsonl --tasks 64 --first 256
+
+Every environment under `agent.agents` gives so many tasks, of the indices from --first on. Files of other indices are
+other splits. A record holds the task's prompt, its index, and a key by which a task that changed since is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentic.agent.config import AgentRecipe
+from agentic.agent.rollout import SPEC
+from core.config import RecipeError
+from core.data import write_jsonl
+from core.options import show_errors
+from core.rollout.method import RolloutError
+from core.types import Task
+
+
+@show_errors(RecipeError, RolloutError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    recipe = SPEC.load(options.preset, options.overrides)
+    indices = range(options.first, options.first + options.tasks)
+    tasks = asyncio.run(read_environments(recipe, indices))
+    print(f"{options.out} ({write_jsonl(options.out, tasks)} tasks, {indices.start} to {indices.stop - 1} of each)")
+    return 0
+
+
+async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
+    """Return the tasks of all environments. Raises RecipeError if there is none, and as an environment does."""
+    tasks = []
+    for name, entry in recipe.agent.agents.items():
+        if entry.environment is None:
+            continue
+        environment = entry.environment.open(f"agent.agents.{name}.environment", entry.max_turns)
+        try:
+            for index in indices:
+                prompt, key = await environment.read_task(index)
+                about = {"agent": name, "index": index} | ({"key": key} if key else {})
+                tasks.append(Task(f"{name}-{index}", prompt, (), metadata=about))
+        finally:
+            await environment.close()
+        if without := sum(task.metadata["agent"] == name and "key" not in task.metadata for task in tasks):
+            print(f"note: {name}: {without} tasks begin anew at each reset, so nothing tells whether they change")
+    if not tasks:
+        raise RecipeError("agent.agents names no `environment`, so there are no tasks to write")
+    return tasks
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data environment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", required=True, help="the recipe: a name in agentic/agent/presets, or a file")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--tasks", type=int, required=True, metavar="N", help="tasks of each environment")
+    parser.add_argument("--first", type=int, default=0, metavar="INDEX", help="the first one's index (default: 0)")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
