@@ -34,7 +34,7 @@ class VerifiersEntry(Section):
         try:
             return VerifiersEnvironment(self, max_turns)
         except Exception as error:  # packages of others fail in their own ways
-            missing = isinstance(error, ModuleNotFoundError) and error.name == "verifiers"
+            missing = isinstance(error, ModuleNotFoundError) and "verifiers" in (error.name or "").split(".")
             fix = "; install it with pip install 'tokentrue[verifiers]'" if missing else ""
             raise RecipeError(f"{key}: {error}{fix}") from error
 
