@@ -68,6 +68,7 @@ COMMANDS = {
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
     "data passages": Subcommand("benchmarks.data.passages", "The paragraphs of multi-hop tasks as one corpus"),
     "data routes": Subcommand("agentic.toolorchestra.routellm", "RouteLLM's prompts as tasks, with subjects kept out"),
+    "data harbor": Subcommand("agentic.coding.harbor", "Task folders of Harbor or Terminal-Bench as records of coding"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
     "data tau2-tasks": Subcommand("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
     "data slime": Subcommand("core.backends.records", "A data set as the JSONL that slime reads", True),

@@ -9,13 +9,18 @@ restored, so the tests run as the task has them.
   as passed, and tests of ours, which must fail, have to fail: a pytest that passes everything is `tampered`. Code that
   is written against this very plugin could still lie; use cases where that matters.
 - `eval_cmd` and `f2p_script` count by their exit code, as in slime. A package that ends its process with 0 passes them.
+- `verifier` is Harbor's: its files come into /tests after the diff, and the number that test.sh writes is the reward.
+  The whole repository is the agent's, so nothing in it is restored. Code under test runs beside test.sh, as in Harbor:
+  a process of it that stays could write that number.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal, get_args
@@ -28,7 +33,7 @@ Verdict = Literal[
     "tampered", "test_timeout", "test_output_limit", "workspace_lost",
 ]  # fmt: skip
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""Names all ends of a grading. All but `solved` have the reward 0."""
+"""Names all ends of a grading. All but `solved` have the reward 0, or what a verifier's test.sh has written."""
 
 PROTECTED_NAMES = frozenset(
     """
@@ -38,6 +43,9 @@ PROTECTED_NAMES = frozenset(
 )
 PROTECTED_FOLDERS = frozenset(("tests", "test", "testing", "__pycache__", "_pytest", "pytest", ".git"))
 OUTPUT_BYTES = 1 << 20
+REPORT_BYTES = 1 << 12
+VERIFIER_FOLDERS = ("/tests", "/logs")
+"""Holds what only a verifier has: its files, and what it writes."""
 
 # Runs as the process of the code under test: calls functions and writes their outcomes to the stream that was stdout.
 _CALLER = """
@@ -89,10 +97,12 @@ class DiffGrade:
 
     verdict: Verdict
     detail: str = ""
+    score: float | None = None
+    """Holds the number that a verifier has written."""
 
     @property
     def reward(self) -> float:
-        return float(self.verdict == "solved")
+        return float(self.verdict == "solved") if self.score is None else self.score
 
 
 async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: bytes, timeout_s: float) -> DiffGrade:
@@ -104,7 +114,7 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
     if len(diff) > workspace.limits.diff_bytes:
         return DiffGrade("huge_diff", f"{len(diff)} bytes")
     if diff.strip():
-        refused = await _apply(workspace, diff)
+        refused = await _apply(workspace, diff, restores=not task.verifier)
         if refused is not None:
             return refused
     try:
@@ -112,6 +122,8 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
             return await _run_cases(workspace, task, timeout_s)
         if task.tests:
             return await _run_tests(workspace, task, timeout_s)
+        if task.verifier:
+            return await _run_verifier(workspace, task, timeout_s)
         command = task.eval_cmd or f"python3 -c {shlex.quote(task.script)}"
         result = await workspace.exec(command, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
         return _judge(result.reason) or DiffGrade("solved" if result.ok else "tests_failed", _tail(result.stdout))
@@ -119,8 +131,8 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
         return DiffGrade("workspace_lost", str(error))  # by the code of the diff: the copy was fine before
 
 
-async def _apply(workspace: RepositoryWorkspace, diff: bytes) -> DiffGrade | None:
-    """Apply the diff, and bring back every protected file as it was. Return why, if the diff is refused."""
+async def _apply(workspace: RepositoryWorkspace, diff: bytes, restores: bool) -> DiffGrade | None:
+    """Apply the diff. `restores` brings back every protected file as it was. Return why, if the diff is refused."""
     command = (
         f"{GIT} apply --index --whitespace=nowarn - && "
         f"exec {GIT} diff --cached --raw -z --no-renames --no-ext-diff {workspace.base}"
@@ -140,7 +152,7 @@ async def _apply(workspace: RepositoryWorkspace, diff: bytes) -> DiffGrade | Non
             return DiffGrade("symlink", path)
         if "160000" in (old_mode, new_mode):
             return DiffGrade("submodule", path)
-        if is_protected(path):
+        if restores and is_protected(path):
             (added if old_mode == "000000" else changed).append(path)
     for undo, paths in ((f"{GIT} rm -q -f", added), (f"{GIT} checkout -q {workspace.base}", changed)):
         if not paths:
@@ -227,6 +239,39 @@ async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeo
         return DiffGrade("tampered", f"{failed_controls} of {_CONTROL_COUNT} controls failed")
     wrong = [name for name in task.tests if outcomes.get(name) != {"passed"}]
     return DiffGrade("tests_failed", " ".join(wrong)[:500]) if wrong else DiffGrade("solved")
+
+
+async def _run_verifier(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
+    """Run test.sh of a Harbor task, and read the number that it has written into /logs/verifier."""
+    for path, content in task.verifier.items():
+        await workspace.put(f"/tests/{path}", content)
+    command = "mkdir -p /logs/verifier && rm -f /logs/verifier/reward.* && chmod -R +x /tests && exec /tests/test.sh"
+    result = await workspace.exec(command, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+    if (ended := _judge(result.reason)) is not None:
+        return ended
+    if result.exit_code > 128:  # what it had written until then is no verdict
+        return DiffGrade("no_report", f"test.sh was ended by signal {result.exit_code - 128}")
+    read = "cd /logs/verifier && for file in reward.json reward.txt; do [ -f $file ] && exec cat $file; done; exit 1"
+    report = await workspace.exec(read, timeout_s=workspace.limits.start_timeout_s, output_bytes=REPORT_BYTES)
+    score = read_score(report.stdout) if report.ok else None
+    if score is None:
+        told = report.stdout.decode(errors="replace") if report.ok else "nothing"
+        return DiffGrade("no_report", f"test.sh wrote {told!r:.80} as its reward: {_tail(result.stdout)}")
+    return DiffGrade("solved" if score >= 1 else "tests_failed", f"{score:g}: {_tail(result.stdout)}", score)
+
+
+def read_score(report: bytes) -> float | None:
+    """Return the number in reward.txt or reward.json; of several the one named `reward`. None if there is none."""
+    with suppress(ValueError, KeyError, RecursionError, OverflowError):
+        try:
+            value = float(report)  # `bc` writes .5, which is no JSON
+        except ValueError:
+            value = json.loads(report)
+        if isinstance(value, dict):
+            value = value["reward"] if "reward" in value or len(value) != 1 else next(iter(value.values()))
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    return None
 
 
 def _judge(reason: str) -> DiffGrade | None:

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from core.text.tool_calls import ToolSchema
 
 TASK = "{statement}\n"
+REPAIR = "Repair the repository in the current folder. Change its source, not its tests."
+WORK = "Work in the current folder."
+"""Stands for REPAIR where the tests are elsewhere, and look at the whole folder."""
 INSTRUCTIONS = (
     "Repair the repository in the current folder. Change its source, not its tests. When you are done, answer without "
     "a tool call.\n"

@@ -9,6 +9,7 @@
 | pre_commands | shell commands that prepare the repository, for the agent and again for the tests (slime) |
 | cases | hidden calls with their outcomes: function, arguments, returns or raises (ours) |
 | FAIL_TO_PASS, PASS_TO_PASS | names of pytest's tests, all of which must pass (SWE-smith, SWE-Gym) |
+| verifier | or the files of a Harbor task's tests/, as path -> text; what test.sh writes is the reward (harbor.py) |
 | eval_cmd | or a shell command, where exit code 0 means solved (slime) |
 | remote_env_info | holds image_url, workdir, f2p_script (a Python file whose exit code decides) or the names (slime) |
 | patch | the right diff, for checks alone (SWE-smith) |
@@ -47,7 +48,8 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RepositoryTask:
-    """Holds what a rollout needs of a task. One of `cases`, `tests`, `eval_cmd` and `script` decides the reward."""
+    """Holds what a rollout needs of a task. One of `cases`, `tests`, `verifier`, `eval_cmd` and `script` decides the
+    reward."""
 
     statement: str
     workdir: str
@@ -56,6 +58,7 @@ class RepositoryTask:
     pre_commands: str
     cases: tuple[Mapping[str, Any], ...]
     tests: tuple[str, ...]
+    verifier: Mapping[str, bytes]
     eval_cmd: str
     script: str
 
@@ -72,20 +75,23 @@ def read_task(task: Task) -> RepositoryTask:
         statement=_text(data, "problem_statement") or task.question,
         workdir=_text(data, "workdir") or _text(remote, "workdir") or "/testbed",
         image=_text(data, "image") or _text(remote, "image_url") or _text(remote, "image"),
-        files=_read_files(_mapping(data, "repository")),
+        files=_read_files(data, "repository"),
         pre_commands=_commands(data) or _commands(remote),
         cases=tuple(_read_cases(data)),
         tests=(*_names(data, remote, "FAIL_TO_PASS"), *_names(data, remote, "PASS_TO_PASS")),
+        verifier=_read_files(data, "verifier"),
         eval_cmd=_text(data, "eval_cmd"),
         script=_text(remote, "f2p_script"),
     )
     path = PurePosixPath(found.workdir)
     if not path.is_absolute() or ".." in path.parts or str(path) in ("/", "/tmp"):
         raise RecordError("metadata.workdir", f"is {found.workdir!r}", "give a folder such as /testbed")
-    if not (found.cases or found.tests or found.eval_cmd or found.script):
+    if found.verifier and "test.sh" not in found.verifier:
+        raise RecordError("metadata.verifier", "has no test.sh", "make the record by tokentrue data harbor")
+    if not (found.cases or found.tests or found.verifier or found.eval_cmd or found.script):
         if "swepro" in data:
             raise RecordError("metadata.swepro", "needs files of the host", "give FAIL_TO_PASS, PASS_TO_PASS instead")
-        raise RecordError("metadata", "has nothing that grades", "give cases, FAIL_TO_PASS or eval_cmd")
+        raise RecordError("metadata", "has nothing that grades", "give cases, FAIL_TO_PASS, eval_cmd or verifier")
     if found.tests and not (data.get("FAIL_TO_PASS") or remote.get("FAIL_TO_PASS")):
         raise RecordError("metadata.FAIL_TO_PASS", "is empty", "name the tests that a repair makes pass")
     if both := set(_names(data, remote, "FAIL_TO_PASS")) & set(_names(data, remote, "PASS_TO_PASS")):
@@ -102,10 +108,10 @@ def check_task(recipe: CodingRecipe, task: Task) -> Fault | None:
     if recipe.coding.backend == "docker":
         if not found.image:
             return "metadata.image", "is missing", "name the Docker image, or set coding.backend=auto"
-    elif not found.files:
+    elif not found.files and not (found.verifier and "repository" in task.metadata):
         fix = "give the repository as path -> text, or set coding.backend=docker and metadata.image"
         return "metadata.repository", "is missing", fix
-    elif PurePosixPath(found.workdir).parts[1] in _SYSTEM_FOLDERS:
+    elif PurePosixPath(found.workdir).parts[1] in (*_SYSTEM_FOLDERS, *(("tests", "logs") if found.verifier else ())):
         return "metadata.workdir", f"{found.workdir} is the system's", "give a folder such as /testbed"
     return _check_files(recipe, found) if found.files else None
 
@@ -159,16 +165,17 @@ def _commands(data: Mapping[str, Any]) -> str:
     return _text({"pre_commands": value}, "pre_commands")
 
 
-def _read_files(repository: Mapping[str, Any]) -> dict[str, bytes]:
-    for path, text in repository.items():
+def _read_files(data: Mapping[str, Any], field: str) -> dict[str, bytes]:
+    files = _mapping(data, field)
+    for path, text in files.items():
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts or ".git" in parts:
-            raise RecordError("metadata.repository", f"has the path {path!r}", "give paths inside the repository")
+            raise RecordError(f"metadata.{field}", f"has the path {path!r}", "give paths inside of it")
         if "\0" in path or path != str(PurePosixPath(path)) or any(len(part.encode()) > 255 for part in parts):
-            raise RecordError("metadata.repository", f"has the path {path!r:.99}", "give plain paths such as a/b.py")
+            raise RecordError(f"metadata.{field}", f"has the path {path!r:.99}", "give plain paths such as a/b.py")
         if not isinstance(text, str):
-            raise RecordError("metadata.repository", f"{path} must be a text", "give the file's text")
-    return {path: text.encode("utf-8", "surrogatepass") for path, text in repository.items()}
+            raise RecordError(f"metadata.{field}", f"{path} must be a text", "give the file's text")
+    return {path: text.encode("utf-8", "surrogatepass") for path, text in files.items()}
 
 
 def _read_cases(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:

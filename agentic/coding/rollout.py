@@ -27,17 +27,19 @@ from uuid import uuid4
 
 from agentic.coding.command import Attempt, End, run_command
 from agentic.coding.config import PRESETS, CodingRecipe, CodingSection, CommandSection
-from agentic.coding.grading import DiffGrade, grade, is_protected
+from agentic.coding.grading import VERIFIER_FOLDERS, DiffGrade, grade, is_protected
 from agentic.coding.prompts import (
     BASH,
     DELEGATE,
     FENCE_INSTRUCTIONS,
     INSTRUCTIONS,
+    REPAIR,
     REWRITE_INSTRUCTIONS,
     SCHEMAS,
     SUBAGENT,
     SUMMARY_REQUEST,
     TASK,
+    WORK,
 )
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.remember import Remembered
@@ -169,8 +171,9 @@ class CodingAgent(Method):
             if config.backend == "docker":
                 return DockerWorkspace(repository.image, config.workspace, repository.workdir)
             limits, paths = (config.workspace, ()) if command is None else (command.workspace, command.paths)
-            serves = command is not None
-            return IsolatedWorkspace(limits, repository.workdir, config.backend, paths=paths, serves=serves)
+            serves, folders = command is not None, VERIFIER_FOLDERS if repository.verifier else ()
+            where = repository.workdir, config.backend
+            return IsolatedWorkspace(limits, *where, paths=paths, serves=serves, folders=folders)
         except (WorkspaceUnavailable, ValueError) as error:
             raise RolloutError("workspace", str(error)) from error
 
@@ -202,6 +205,8 @@ class CodingAgent(Method):
             RolloutError: the source cannot be read (kind `workspace`).
         """
         instructions = INSTRUCTIONS if self.calls else FENCE_INSTRUCTIONS
+        if repository.verifier:
+            instructions = instructions.replace(REPAIR, WORK)
         parts = [TASK.format(statement=repository.statement), instructions]
         try:
             source = await self.read_source(workspace, repository) if self.config.show_source else {}

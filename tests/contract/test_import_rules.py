@@ -56,14 +56,14 @@ train worlds
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
 WORLD_FILES = {
-    "facts", "gold", "hotpotqa", "laptop", "mbpp", "routellm", "scripted_experts", "scripted_roles", "test_rollout",
-    "world",
+    "facts", "gold", "harbor", "hotpotqa", "laptop", "mbpp", "routellm", "scripted_experts", "scripted_roles",
+    "test_rollout", "world",
 }  # fmt: skip
 """Names the modules of a method that serve its made-up world, or are no part of it."""
 
 MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
-LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1625}
+LONGER = {"agentflow": 1100, "coding": 1320, "toolorchestra": 1625}
 """Methods that take more than one sitting, with their own bounds."""
 SERVERS = {"serving", "vllm_wire"}
 """Names what servers alone need of core."""

@@ -72,7 +72,9 @@ class IsolatedWorkspace(RepositoryWorkspace):
         *,
         paths: Sequence[str] = (),
         serves: bool = False,
+        folders: Sequence[str] = (),
     ):
+        """Make a workspace. `folders` are writable beside `workdir` and /tmp, and empty as they are."""
         super().__init__(limits, workdir, paths, serves)
         self.backend: Isolation = choose_backend() if backend == "auto" else backend
         try:
@@ -81,6 +83,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
             raise WorkspaceUnavailable(str(problem)) from problem
         if self.backend == "bubblewrap" and os.geteuid() == 0:
             raise WorkspaceUnavailable("bubblewrap cannot count the processes of root; use the backend landlock")
+        self.folders = ("/tmp", self.workdir, *folders)
         self._process: asyncio.subprocess.Process | ForkedWorkspace | None = None
         self._turn = asyncio.Lock()
 
@@ -101,7 +104,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
 
     async def _start_bubblewrap(self, channel: socket.socket) -> None:
         command = asyncio.create_subprocess_exec(
-            *wrap_in_bubblewrap(self._list_mounts(), ["/tmp", self.workdir]),
+            *wrap_in_bubblewrap(self._list_mounts(), self.folders),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -127,7 +130,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
             "mounts": self._list_mounts(),
             "proc": "/proc" in self.paths,
             "channel": channel,
-            "folders": ["/tmp", self.workdir],
+            "folders": self.folders,
             "folder_options": f"size={self.limits.disk_mb}m,nr_inodes={self.limits.files + 2},mode=1777",
             "workdir": self.workdir,
             "seccomp": compile_filter(platform.machine(), processes=True, clients=self.serves),

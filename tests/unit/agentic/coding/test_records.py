@@ -54,6 +54,7 @@ SMALL = ("coding.workspace.files=99", "coding.workspace.disk_mb=1")
 TYPES = {
     "image": str, "workdir": str, "problem_statement": str, "eval_cmd": str, "pre_commands": str, "repository": dict,
     "cases": list, "remote_env_info": dict, "FAIL_TO_PASS": list, "PASS_TO_PASS": list,
+    "verifier": dict,
 }  # fmt: skip
 LONG = "x" * 200_000
 NULL, SURROGATE = "a\0b", "a\ud800b"
@@ -95,6 +96,7 @@ COMMON: list[Broken] = [
     ),
     ("cases[1]", {"cases": [CASE, {**CASE, "function": "nowhere"}]}),
     ("cases", {"cases": [{**CASE, "arguments": [LONG]}] * 3}),
+    *(("verifier", {"verifier": files}) for files in ({"a.sh": ""}, {"test.sh": 1}, {"../test.sh": ""})),
 ]  # fmt: skip
 OURS: list[Broken] = [
     *(

@@ -1,0 +1,232 @@
+"""Task folders of Harbor become records: what runs here, what needs an image, what is refused, and who can fool it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.coding.grading import VERIFIER_FOLDERS, DiffGrade, grade, read_score
+from agentic.coding.harbor import main, read_folder
+from agentic.coding.prompts import REPAIR, WORK
+from agentic.coding.records import RepositoryTask, check_task, read_task
+from agentic.coding.rollout import SPEC
+from core.data import DataError, read_tasks
+from core.policy.base import Roles
+from core.sandbox.workspace import IsolatedWorkspace, WorkspaceLimits
+from core.types import Sampling
+from tests.kit import script_policy
+from tests.unit.agentic.coding.harbor_folders import TASKS, TOML, write_folder
+
+LIMITS = WorkspaceLimits()
+
+
+async def attempt(task: RepositoryTask, command: str) -> DiffGrade:
+    """Return the grade of what a command changes, as in a rollout."""
+    async with IsolatedWorkspace(LIMITS, task.workdir, folders=VERIFIER_FOLDERS) as workspace:
+        await workspace.start(task.files, task.pre_commands)
+        await workspace.exec(command, timeout_s=30)
+        diff = await workspace.diff()
+    async with IsolatedWorkspace(LIMITS, task.workdir, folders=VERIFIER_FOLDERS) as clean:
+        await clean.start(task.files, task.pre_commands)
+        return await grade(clean, task, diff, timeout_s=60)
+
+
+def read(folder: Path, name: str, **changed: str | None) -> tuple[RepositoryTask, list[str]]:
+    notes: list[str] = []
+    return read_task(read_folder(write_folder(folder, name, **changed), notes)), notes
+
+
+@pytest.mark.parametrize("name", TASKS)
+async def test_a_task_runs_here_its_solution_gets_1_and_nothing_gets_0(
+    isolation: None, tmp_path: Path, name: str
+) -> None:
+    task, _ = read(tmp_path, name)
+    assert (await attempt(task, TASKS[name]["solution/solve.sh"])).reward == 1.0
+    nothing = await attempt(task, "true")
+    assert (nothing.verdict, nothing.reward) == ("tests_failed", 0.0)
+
+
+async def test_a_reward_in_parts_is_kept_as_a_number_whatever_the_exit_status(isolation: None, tmp_path: Path) -> None:
+    task, _ = read(tmp_path, "two-halves")  # its test.sh ends with status 3
+    half = await attempt(task, "echo one > a.txt")
+    assert (half, half.reward) == (DiffGrade("tests_failed", "0.5: ", 0.5), 0.5)
+    silent = replace(task, verifier={**task.verifier, "test.sh": b"#!/bin/sh\necho 1\nexit 0\n"})
+    assert (await attempt(silent, "true")).verdict == "no_report", "exit status 0 and a printed 1 are no reward"
+
+
+def test_the_command_writes_records_that_the_method_takes_and_tells_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(write_folder(tmp_path, name)) for name in TASKS]
+    assert main([*folders, "--out", str(tmp_path / "tasks.jsonl")]) == 0
+    told = capsys.readouterr()
+    assert told.out.endswith("5 tasks, 5 without Docker\n")
+    assert "`python3 -P -m pytest /tests/test_outputs.py -rA` for `uvx -p 3.13 -w pytest==8.4.1" in told.err
+    assert told.err.count("without `apt-get update`, without `apt-get install -y curl`, without `curl ") == 2
+    tasks = read_tasks(tmp_path / "tasks.jsonl", require_context=False)
+    assert [task.task_id for task in tasks] == [f"tokentrue/{name}" for name in TASKS]
+    assert tasks[0].question == "Write the word yes into the file /app/answer.txt.\n", "without the canary"
+    for backend in ("auto", "docker"):
+        assert [check_task(SPEC.load("tiny", [f"coding.backend={backend}"]), task) for task in tasks] == [None] * 5
+    assert "repository" in tasks[0].metadata, "an empty folder is a repository too"
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "why"),
+    [
+        ("FROM ubuntu:24.04\nRUN apt-get update\nWORKDIR /app\n", "RUN apt-get update"),
+        ("FROM node:20\nWORKDIR /app\n", "FROM node:20"),
+        ("FROM python:3.12 AS made\nWORKDIR /app\n", "FROM python:3.12 AS made"),
+        ("FROM ubuntu\nWORKDIR /app\nENV SECRET=1\n", "ENV SECRET=1"),
+        ("FROM ubuntu\nWORKDIR /app\nUSER tom\n", "USER tom"),
+        ("FROM ubuntu\nWORKDIR /app\nCOPY --chmod=755 names.txt /app/\n", "COPY --chmod=755 names.txt /app/"),
+        ("FROM ubuntu\nWORKDIR /app\nADD https://example.org/a /app/\n", "ADD https://example.org/a /app/"),
+        ("FROM ubuntu\nWORKDIR /app\nCOPY ../task.toml /app/\n", "COPY ../task.toml /app/"),
+        ("FROM ubuntu\nWORKDIR /app\nCOPY names.txt /etc/names\n", "'/etc/names' is not in the subpath of '/app'"),
+    ],
+)
+def test_what_is_more_than_files_needs_the_image(tmp_path: Path, dockerfile: str, why: str) -> None:
+    folder = write_folder(tmp_path, "sorted-names", **{"environment/Dockerfile": dockerfile})
+    notes: list[str] = []
+    task = read_folder(folder, notes)
+    assert "repository" not in task.metadata
+    assert task.metadata["workdir"] == "/app"
+    build = f"docker build -t harbor-tokentrue-sorted-names {folder}/environment"
+    assert build in notes[-1]
+    assert why in notes[-1]
+    assert check_task(SPEC.load("tiny", ["coding.backend=docker"]), task) is None
+    fault = check_task(SPEC.load("tiny"), task)
+    assert fault is not None
+    assert fault[0] == "metadata.repository"
+
+
+def test_an_image_of_task_toml_is_taken(tmp_path: Path) -> None:
+    toml = f'{TOML}docker_image = "team/names:1"\nworkdir = "/srv"\n'.replace("NAME", "x")
+    task, notes = read(tmp_path, "sorted-names", **{"environment/Dockerfile": None, "task.toml": toml})
+    assert (task.image, task.workdir, task.files) == ("team/names:1", "/srv", {})
+    assert "the image team/names:1, with git" in notes[-1]
+    assert "docker build" not in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ('\n[[steps]]\nname = "one"\n', "steps"),
+        ('gpus = 1\n', "environment.gpus"),
+        ('os = "windows"\n', "environment.os"),
+        ('network_mode = "allowlist"\n', "environment.network_mode"),
+        ('\n[environment.env]\nKEY = "${KEY}"\n', "environment.env"),
+        ('\n[verifier.environment]\ncpus = 1\n', "verifier.environment"),
+        ('\n[environment.healthcheck]\ncommand = "true"\n', "environment.healthcheck"),
+    ],
+)  # fmt: skip
+def test_what_no_workspace_has_is_refused_by_name(tmp_path: Path, more: str, name: str) -> None:
+    with pytest.raises(DataError, match=rf"no workspace has what {name} asks for. Fix: "):
+        read(tmp_path, "two-halves", **{"task.toml": TOML.replace("NAME", "x") + more})
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"task.toml": TOML.replace("1.4", "1.5")}, "no workspace has what its schema_version asks for"),
+        ({"tests/Dockerfile": "FROM ubuntu\n"}, "tests/Dockerfile asks for"),
+        ({"environment/docker-compose.yaml": "services: {}\n"}, "environment/docker-compose.yaml asks for"),
+        ({"tests/test.sh": "#!/bin/bash\npip install requests\n"}, "no workspace has a network for `pip inst"),
+        ({"tests/test.sh": "apt-get install -y nodejs\n"}, "no workspace has a network for `apt-get"),
+        ({"tests/test.sh": "uvx -w pytest -w pandas pytest /tests/t.py\n"}, "no workspace has a network for `uvx -w"),
+        ({"tests/test.sh": None}, "two-halves/tests is missing"),
+        ({"environment/Dockerfile": "FROM ubuntu\nWORKDIR /a\nCOPY no.txt .\n"}, "environment/no.txt is missing"),
+        ({"instruction.md": None}, "instruction.md"),
+        ({"task.toml": "a ="}, "Invalid value"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_run_is_refused(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        read(tmp_path, "two-halves", **changed)
+
+
+@pytest.mark.parametrize("place", ["tests/more.txt", "environment/names2.txt"])
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "secret").write_text("key")
+    dockerfile = "FROM ubuntu\nWORKDIR /app\nCOPY . .\n"
+    folder = write_folder(tmp_path, "sorted-names", **{"environment/Dockerfile": dockerfile})
+    (folder / place).symlink_to(tmp_path / "secret")
+    with pytest.raises(DataError, match="is missing, or a symbolic link, which may lead out"):
+        read_folder(folder, [])
+
+
+@pytest.mark.parametrize(
+    ("report", "score"),
+    [
+        ("1", 1.0), ("0.5\n", 0.5), (".25", 0.25), ("-1", -1.0), ('{"reward": 0.5, "speed": 9}', 0.5),
+        ('{"passed": 1}', 1.0), ("2", 2.0), ("true", 1.0),
+        ("", None), ("yes", None), ("nan", None), ("1e999", None), ('"1"', None), ("[1]", None),
+        ('{"a": 1, "b": 0}', None), ("{}", None), ('{"reward": "1"}', None), ('{"reward": NaN}', None),
+    ],
+)  # fmt: skip
+def test_a_reward_is_one_finite_number(report: str, score: float | None) -> None:
+    assert read_score(report.encode()) == score
+
+
+HACKS = {
+    "tests_written": "mkdir -p /tests /logs/verifier; echo 'def test_a(): pass' > /tests/test_outputs.py; "
+    "echo 1 > /logs/verifier/reward.txt",
+    "tests_in_the_folder": "mkdir tests; echo 'def test_a(): pass' > tests/test_outputs.py",
+    "reward_in_the_folder": "mkdir -p logs/verifier; echo 1 > logs/verifier/reward.txt",
+    "own_pytest": "echo 'import sys; sys.exit(0)' > pytest.py; cp pytest.py json.py; cp pytest.py sitecustomize.py",
+    "conftest": "echo 'import pytest\n@pytest.fixture(autouse=True)\ndef skip(): pytest.skip()' > conftest.py",
+    "symlink": "ln -s /logs/verifier/reward.txt src/x; ln -s /tests tests",
+    "reward_on_import": "echo 'open(\"/logs/verifier/reward.txt\", \"w\").write(\"1\")' >> src/stock.py",
+    "test_on_import": "echo 'open(\"/tests/test_outputs.py\", \"w\").write(\"\")' >> src/stock.py",
+    "shell_killed": "printf 'import os\\nopen(\"/logs/verifier/reward.txt\", \"w\").write(\"1\")\\n"
+    "os.kill(os.getppid(), 9)\\n' >> src/stock.py",
+    "printed": "echo 'print(\"1\\n1 passed\\nreward: 1\")' >> src/stock.py",
+    "prepared_json": "echo 'open(\"/tmp/reward.json\", \"w\").write(\"1\")' >> src/stock.py",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hack", HACKS)
+async def test_a_hack_of_the_tests_or_the_reward_gets_nothing(isolation: None, tmp_path: Path, hack: str) -> None:
+    task, _ = read(tmp_path, "broken-package")
+    graded = await attempt(task, HACKS[hack])
+    assert graded.reward == 0.0, graded
+    verdicts = {"symlink": "symlink", "shell_killed": "no_report"}
+    assert graded.verdict == verdicts.get(hack, "tests_failed")
+
+
+async def test_the_hacks_beside_a_repair_do_not_harm_it(isolation: None, tmp_path: Path) -> None:
+    """Nothing in the folder is restored: it is the agent's, with files that other records protect."""
+    task, _ = read(tmp_path, "broken-package")
+    repair = TASKS["broken-package"]["solution/solve.sh"]
+    assert (await attempt(task, f"{repair}; {HACKS['tests_in_the_folder']}; {HACKS['own_pytest']}")).reward == 1.0
+    made = replace(task, verifier={"test.sh": b"[ -f conftest.py ] && echo 1 > /logs/verifier/reward.txt"})
+    assert (await attempt(made, "touch conftest.py")).reward == 1.0
+
+
+async def test_a_rollout_sees_the_instruction_and_no_test_and_keeps_the_number(
+    isolation: None, tokenizer: Any, tmp_path: Path
+) -> None:
+    changes = ["coding.tools=[bash]", "coding.context_tokens=4000", "model.max_model_len=null", "coding.max_tokens=400"]
+    method = SPEC.build(SPEC.load("tiny", [*changes, "coding.max_turns=20"]), tokenizer)
+    task = read_folder(write_folder(tmp_path, "two-halves"), [])
+
+    def bash(command: str) -> str:
+        return f"<tool_call>\n{json.dumps({'name': 'bash', 'arguments': {'command': command}})}\n</tool_call>"
+
+    policy = script_policy(tokenizer, [bash("ls -a /tests /logs . ..; pwd"), bash("echo two > b.txt"), "done"])
+    done = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
+    assert (done.reward, done.status, done.log["verdict"]) == (0.5, "completed", "tests_failed")
+    shown = tokenizer.decode(done.turns[-1].prompt_ids)
+    assert f"Write one into a.txt and two into b.txt.\n\n{WORK} When you are done" in shown
+    assert "test.sh" not in shown
+    assert REPAIR not in shown
+
+
+def test_the_pytest_form_keeps_its_condition(tmp_path: Path) -> None:
+    task, notes = read(tmp_path, "broken-package")
+    assert b"if python3 -P -m pytest /tests/test_outputs.py -rA; then\n" in task.verifier["test.sh"]
+    assert "for `if pytest --ctrf" in notes[0]
