@@ -44,7 +44,8 @@ async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
         try:
             for index in indices:
                 prompt, key = await environment.read_task(index)
-                about = {"agent": name, "index": index} | ({"key": key} if key else {})
+                about = {"agent": name, "environment": entry.environment.kind, "index": index}
+                about |= {"key": key} if key else {}
                 tasks.append(Task(f"{name}-{index}", prompt, (), metadata=about))
         finally:
             await environment.close()

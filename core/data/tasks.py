@@ -176,7 +176,7 @@ def _convert_own(read: Fields, short: bool) -> Task:
     return Task(
         task_id=read.text("task_id"),
         question=read.text("question"),
-        answers=read.answers("answers", short=short, empty=_is_conversation(metadata)),
+        answers=read.answers("answers", short=short, empty=_needs_no_answer(metadata)),
         context=read.context(),
         metadata=metadata,
         earlier_messages=read.messages("earlier_messages"),
@@ -224,7 +224,7 @@ def _convert_slime(read: Fields, short: bool) -> Task:
     inner = read.open("metadata")
     metadata = {name: value for name, value in inner.all().items() if name not in ("context", "ground_truth")}
     if inner.values.get("ground_truth") is None:
-        empty = _is_conversation(metadata)
+        empty = _needs_no_answer(metadata)
         answers = read.answers("label", short=short, numbers=True, empty=empty)
     else:
         answers = inner.answers("ground_truth", short=short, numbers=True)
@@ -252,8 +252,13 @@ def _convert_orchestration(read: Fields, short: bool) -> Task:
     )
 
 
+def _needs_no_answer(metadata: Record) -> bool:
+    """Return whether an environment grades a task: one of tau2, or one that the record names."""
+    return _is_conversation(metadata) or "environment" in metadata
+
+
 def _is_conversation(metadata: Record) -> bool:
-    """Return whether an environment grades a task (func_call), which then may have no answer."""
+    """Return whether a task is a conversation of tau2 (func_call), which its environment grades."""
     return metadata.get("category") == "func_call"
 
 

@@ -1,0 +1,166 @@
+"""Environments of verifiers and OpenEnv train a policy through a recipe alone, on the tokens that the engine sampled.
+
+VERIFIERS_ROOT=CHECKOUT bash tests/optional/environments/setup.sh
+OPENENV_ROOT=CHECKOUT SLIME_ROOT=CHECKOUT pytest tests/optional/environments
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from agentic.agent.rollout import SPEC, build
+from core.config import RecipeError
+from core.data import read_tasks
+from core.engine.policy import EmbeddedPolicy
+from core.environments import VerifiersEntry
+from core.policy.base import Roles
+from core.rollout.runner import Runner
+from core.runs.files import read_jsonl
+from core.train.trainer import Trainer
+from core.types import Completion, Row, Sampling
+from core.worlds import TOOL_TEMPLATE
+from scripts import tokentrue
+from tests.contract.backends.batch import assert_ours
+from tests.contract.backends.case import Case
+from tests.contract.backends.table import BACKENDS
+from tests.kit import save_model, script_policy, train_tokenizer
+from tests.optional.environments.conftest import SERVERS, TASKSETS, make_agents, write_recipe
+
+pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
+
+
+def write_tasks(recipe: Path, out: Path, count: int) -> None:
+    words = ["data", "environment", "--preset", str(recipe), "--out", str(out), "--tasks", str(count)]
+    assert tokentrue.main(words) == 0
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of a few layers that reads long prompts, and can be shown tools."""
+    folder = tmp_path_factory.mktemp("reader") / "model"
+    tokenizer = train_tokenizer(
+        "Answer with the word that the tool returns, and nothing else. " * 9, 400, template=TOOL_TEMPLATE
+    )
+    save_model(folder, 0, vocab_size=len(tokenizer), max_position_embeddings=4096, eos_token_id=tokenizer.eos_token_id)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("names", [(*TASKSETS,), (*SERVERS,)], ids=["verifiers", "openenv"])
+def test_three_environments_train_on_what_the_engine_sampled(
+    names: tuple[str, ...], reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled: list[tuple[tuple[int, ...], Completion]] = []
+    trained: list[Row] = []
+    generate, iterate = EmbeddedPolicy.generate, Trainer.iterate_grpo_step
+
+    async def log(self: EmbeddedPolicy, prompt_ids: Sequence[int], *rest: Any, **options: Any) -> Completion:
+        completion = await generate(self, prompt_ids, *rest, **options)
+        sampled.append((tuple(prompt_ids), completion))
+        return completion
+
+    def watch(self: Trainer, rows: Sequence[Row], *rest: Any) -> Any:
+        trained.extend(rows)
+        return iterate(self, rows, *rest)
+
+    monkeypatch.setattr(EmbeddedPolicy, "generate", log)
+    monkeypatch.setattr(Trainer, "iterate_grpo_step", watch)
+    recipe = write_recipe(tmp_path / "recipe.yaml", reader, make_agents(*names))
+    write_tasks(recipe, tmp_path / "recipe.jsonl", count=2)
+    out = tmp_path / "run"
+    assert tokentrue.main(["train", "agent", "--preset", str(recipe), "--out", str(out)]) == 0
+
+    steps = [line for line in read_jsonl(out / "seed-0/metrics.jsonl") if line["stage"] == "train"]
+    assert [step["failures"] for step in steps] == [{}, {}]
+    assert len(sampled) >= 2 * 2 * len(names)
+    found = 0
+    for prompt, completion in sampled:
+        end = len(prompt) + len(completion.token_ids)
+        rows = [row for row in trained if row.tokens[:end] == (*prompt, *completion.token_ids)]
+        assert rows, "an answer is in no row, or in another context"
+        for row in rows:
+            start = len(row.tokens) - len(row.loss_mask)
+            part = slice(len(prompt) - start, end - start)
+            assert set(row.loss_mask[part]) == {1}
+        found += any(row.logprobs[len(prompt) - start : end - start] == completion.logprobs for row in rows)
+    assert found == len(sampled)
+    assert sum(row.trained_tokens for row in trained) == sum(len(one.token_ids) for _, one in sampled)
+
+
+def reply(prompt: str, chance: Random) -> str:
+    """Call the tool that the prompt shows, and answer with a direction, a word or a number."""
+    offered = [name for name in ("echo_message", "scratchpad_roundtrip", "facts_lookup") if f'"{name}"' in prompt]
+    if offered and "<tool_response>" not in prompt and chance.random() < 0.7:
+        argument = {"echo_message": "message", "scratchpad_roundtrip": "word", "facts_lookup": "entity"}[offered[0]]
+        call = {"name": offered[0], "arguments": {argument: chance.choice(("alpha", "Ada Lovelace"))}}
+        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+    return chance.choice(("UP", "DOWN", "[E]", "alpha", "12", "I do not know."))
+
+
+@pytest.mark.parametrize("backend", ["embedded", "slime"])
+@pytest.mark.parametrize("names", [("scratchpad", "hangman"), ("echo", "grid_world")], ids=["verifiers", "openenv"])
+def test_a_batch_of_two_environments_is_trained_as_ours_is(
+    backend: str, names: tuple[str, ...], case: Case, tokenizer: Any, request: pytest.FixtureRequest
+) -> None:
+    batch = BACKENDS[backend](request, case, case.recipe(), case.tasks(2))
+    groups = assert_ours(batch, case, case.recipe(), tokenizer)
+    assert not batch.failures
+    assert {len(one.turns) for group in groups for one in group} >= {1, 2}
+
+
+@pytest.fixture
+def case(names: tuple[str, ...], model: Path, tmp_path: Path) -> Case:
+    agents = make_agents(*names)
+    for agent in agents.values():
+        agent["max_tokens"] = 64
+    sizes = [
+        f"rollout.{key}={value}" for key, value in {"tasks_per_step": 2, "group_size": 4, "deadline_s": 300}.items()
+    ]
+    recipe = SPEC.load("tiny", [f"agent.agents={json.dumps(agents)}", "model.max_model_len=8192", *sizes])
+    preset = write_recipe(tmp_path / "case.yaml", model, agents)
+    write_tasks(preset, tmp_path / "case.jsonl", count=1)
+    tasks = read_tasks(tmp_path / "case.jsonl")
+    return Case(SPEC, lambda **rollout: recipe.dump(), lambda count: tasks[:count], [], {}, tasks[0], {}, reply=reply)
+
+
+@pytest.mark.parametrize(
+    ("taskset", "keys", "told"),
+    [
+        ({"id": "no_such_taskset"}, {}, "no_such_taskset.* not found"),
+        ({"id": "scratchpad", "colour": "red"}, {}, "colour"),
+        ({"id": "scratchpad"}, {"harness": {"id": "bash"}}, "the harness bash runs what the policy wrote; set runtime"),
+        ({"id": "scratchpad"}, {"harness": {"id": "no_such"}}, "no_such.* not found"),
+        ({"id": "kuhn_poker"}, {}, r"several agents \(player0, player1\)"),
+    ],
+)
+def test_what_a_rollout_here_cannot_have_is_refused(taskset: Any, keys: dict[str, Any], told: str) -> None:
+    make_agents("scratchpad")
+    entry = VerifiersEntry(kind="verifiers", taskset=taskset, **keys)
+    with pytest.raises(RecipeError, match=rf"(?s)agent\.agents\.x\.environment: .*{told}"):
+        entry.open("agent.agents.x.environment", 4)
+
+
+async def test_a_task_that_the_taskset_does_not_have_is_refused(tmp_path: Path) -> None:
+    recipe = SPEC.load("tiny", [f"agent.agents={json.dumps(make_agents('glossary'))}", "model.max_model_len=8192"])
+    tokenizer = train_tokenizer("a word", 300, template=TOOL_TEMPLATE)
+    team = build(recipe, tokenizer)
+    environment = team.agents["glossary"].run
+    question, key = await environment.read_task(1)
+    from core.types import Task
+
+    async def fail(question: str, **about: Any) -> str:
+        runner = Runner(team, Roles({"policy": script_policy(tokenizer, ["x"])}), concurrency=1, deadline_s=60)
+        failed = await runner.run_one(Task("t", question, (), metadata=about), Sampling())
+        assert failed.failure == "bad_task"
+        return str(failed.log)
+
+    assert "none is 9999" in await fail(question, index=9999, key=key)
+    assert "not those of task 1 of glossary" in await fail("Another?", index=1, key=key)
+    assert "not those of task 2 of glossary" in await fail(question, index=2, key=key)
+    await team.close()
