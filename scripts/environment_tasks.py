@@ -27,9 +27,8 @@ from core.types import Task
 @show_errors(RecipeError, RolloutError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    recipe = SPEC.load(options.preset, options.overrides)
     indices = range(options.first, options.first + options.tasks)
-    tasks = asyncio.run(read_environments(recipe, indices))
+    tasks = asyncio.run(read_environments(SPEC.load(options.preset, options.overrides), indices))
     print(f"{options.out} ({write_jsonl(options.out, tasks)} tasks, {indices.start} to {indices.stop - 1} of each)")
     return 0
 
@@ -44,13 +43,12 @@ async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
         try:
             for index in indices:
                 prompt, key = await environment.read_task(index)
-                about = {"agent": name, "environment": entry.environment.kind, "index": index}
-                about |= {"key": key} if key else {}
+                about = {"agent": name, "environment": entry.environment.kind, "index": index, "key": key}
                 tasks.append(Task(f"{name}-{index}", prompt, (), metadata=about))
         finally:
             await environment.close()
-        if without := sum(task.metadata["agent"] == name and "key" not in task.metadata for task in tasks):
-            print(f"note: {name}: {without} tasks begin anew at each reset, so nothing tells whether they change")
+    if without := sum(task.metadata["key"] is None for task in tasks):
+        print(f"note: {without} tasks begin anew at each reset, so nothing tells whether they change")
     if not tasks:
         raise RecipeError("agent.agents names no `environment`, so there are no tasks to write")
     return tasks

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
 from core.config import RecipeError, import_function
-from core.environments import find_index
 from core.gateway import AgentMethod, Command, RunAgent, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
@@ -60,11 +59,12 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     name = task.metadata.get("agent") or next(iter(agents))
     if task.earlier_messages and agents[name].command:
         return "messages", f"the program of agent {name} gets the question alone", "write all into the question"
-    if agents[name].environment is not None:
-        try:
-            find_index(task)
-        except RolloutError as error:
-            return "metadata.index", str(error), "copy no task by hand"
+    if agents[name].environment and not isinstance(task.metadata.get("index"), int):
+        return (
+            "metadata.index",
+            f"names no task of {name}'s environment",
+            "write them with `tokentrue data environment`",
+        )
     return None
 
 

@@ -129,16 +129,25 @@ def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[st
         return MISSING.get(".".join(location), "missing; add it")
     if problem["type"] != "extra_forbidden":
         return format_problem(problem)
-    section: Any = kind
+    sections: list[Any] = [kind]
     for part in location[:-1]:
-        if part not in section.model_fields:  # a key of a mapping or a place in a list: its section is found already
-            continue
-        annotation = section.model_fields[part].annotation
-        section = next((variant for variant in get_args(annotation) if hasattr(variant, "model_fields")), annotation)
-    known = list(section.model_fields)
+        inner = [
+            model for one in sections if (field := one.model_fields.get(part)) for model in _models(field.annotation)
+        ]
+        # Otherwise it is a key of a mapping, a place in a list, or the value of `kind`, by which a model is chosen.
+        tagged = [one for one in sections if any(part in get_args(f.annotation) for f in one.model_fields.values())]
+        sections = inner or tagged or sections
+    known = list(sections[0].model_fields)
     close = difflib.get_close_matches(location[-1], known, n=1)
     hint = f"did you mean {'.'.join([*location[:-1], close[0]])}?" if close else f"known keys: {', '.join(known)}"
     return f"unknown key; {hint}"
+
+
+def _models(annotation: Any) -> list[Any]:
+    """Return the sections that a field's annotation names."""
+    if hasattr(annotation, "model_fields"):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 class _Loader(yaml.SafeLoader):

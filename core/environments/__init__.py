@@ -8,22 +8,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from core.environments.base import AgentEnvironment, find_index
+from core.environments.base import AgentEnvironment
 from core.environments.openenv import OpenEnvEntry
-from core.environments.tool_loop import AgentTool, ask, open_http, run_tool_loop
+from core.environments.tool_loop import AgentTool, run_tool_loop
 from core.environments.verifiers import VerifiersEntry
 
 AnyEnvironment = Annotated[VerifiersEntry | OpenEnvEntry, Field(discriminator="kind")]
 """Describes the environment of an agent; `kind` says of which standard."""
 
-__all__ = [
-    "AgentEnvironment",
-    "AgentTool",
-    "AnyEnvironment",
-    "OpenEnvEntry",
-    "VerifiersEntry",
-    "ask",
-    "find_index",
-    "open_http",
-    "run_tool_loop",
-]
+__all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "run_tool_loop"]

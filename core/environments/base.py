@@ -8,8 +8,6 @@ from core.gateway import Endpoint, Outcome
 from core.rollout.method import RolloutError
 from core.types import Task
 
-REWRITE = "write the tasks again with `tokentrue data environment`"
-
 
 class AgentEnvironment(ABC):
     """Plays one environment. `metadata.index` of a task says which of the environment's tasks it is."""
@@ -37,11 +35,11 @@ class AgentEnvironment(ABC):
 
 def find_index(task: Task) -> int:
     """Return `metadata.index` of a task. Raises RolloutError (`bad_task`)."""
-    index = task.metadata.get("index")
-    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-        raise bad_task(task.task_id, f"metadata.index is {index!r}, and names no task of the environment")
-    return index
+    if isinstance(index := task.metadata.get("index"), int):
+        return index
+    raise bad_task(task.task_id, f"metadata.index is {index!r}, and names no task of the environment")
 
 
 def bad_task(task_id: str, problem: str) -> RolloutError:
-    return RolloutError("bad_task", f"task {task_id}: {problem}; {REWRITE}")
+    fix = "write the tasks again with `tokentrue data environment`"
+    return RolloutError("bad_task", f"task {task_id}: {problem}; {fix}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
@@ -21,7 +20,7 @@ import aiohttp
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from core.environments.base import AgentEnvironment, bad_task, find_index
-from core.environments.tool_loop import AgentTool, ask, open_http, run_tool_loop
+from core.environments.tool_loop import AgentTool, run_tool_loop
 from core.gateway import Endpoint, Outcome
 from core.options import Section
 from core.policy.server_process import ServerError, find_free_port, run_server
@@ -81,11 +80,9 @@ class OpenEnvEnvironment(AgentEnvironment):
         if self.entry.url is not None:
             return self.entry.url.rstrip("/")
         port = find_free_port("127.0.0.1")
-        folder = Path(self._started.enter_context(tempfile.TemporaryDirectory(prefix="openenv-")))
-        words = [word.replace("{port}", str(port)) for word in self.entry.command]
-        command = [sys.executable if words[0] == "python" else words[0], *words[1:]]
-        server = run_server(command, f"http://127.0.0.1:{port}", log=folder / "server.log", start_s=START_S)
-        return self._started.enter_context(server)
+        log = Path(self._started.enter_context(tempfile.TemporaryDirectory()), "server.log")
+        command = [word.replace("{port}", str(port)) for word in self.entry.command]
+        return self._started.enter_context(run_server(command, f"http://127.0.0.1:{port}", log=log, start_s=START_S))
 
     @asynccontextmanager
     async def _reset(self, index: int) -> AsyncIterator[OpenEnvEpisode]:
@@ -94,15 +91,10 @@ class OpenEnvEnvironment(AgentEnvironment):
             self._url = asyncio.create_task(asyncio.to_thread(self._start))
         try:
             url = await asyncio.shield(self._url)
-            async with (
-                self._free,
-                aiohttp.ClientSession() as http,
-                http.ws_connect(f"{url}/ws", max_msg_size=0) as socket,
-            ):
-                episode = OpenEnvEpisode(self.entry, socket)
+            async with self._free, aiohttp.ClientSession() as http, http.ws_connect(f"{url}/ws", max_msg_size=0) as ws:
+                episode = OpenEnvEpisode(self.entry, ws)
                 options = {name: index if value == INDEX else value for name, value in self.entry.reset.items()}
                 episode.shown = episode.show(await episode.send("reset", options))
-                episode.reward = 0.0
                 yield episode
         except (ServerError, aiohttp.ClientError, OSError) as error:
             raise RolloutError("environment", f"{self.key}: {type(error).__name__}: {error}") from error
@@ -111,25 +103,24 @@ class OpenEnvEnvironment(AgentEnvironment):
         async with self._reset(index) as first:
             pass
         async with self._reset(index) as again:
-            return first.shown, first.key if first.key == again.key else None
+            return first.shown, first.key if first.shown == again.shown else None
 
     async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
         assert endpoint.session is not None
         async with self._reset(find_index(task)) as episode:
-            if task.metadata.get("key", episode.key) != episode.key:
+            if task.metadata.get("key") not in (None, episode.key):
                 raise bad_task(task.task_id, f"{self.key} begins it with another observation than metadata.key says")
-            answer, truncated = "", False
+            truncated = False
             try:
-                answer = await (episode.call_tools if self.entry.action is None else episode.act)(task, endpoint)
+                tools, follow = (await episode.list_tools(), None) if self.entry.action is None else ([], episode.act)
+                episode.answer = await run_tool_loop(endpoint, task.messages, tools, self.entry.system, follow)
             except EpisodeDone:
                 pass
-            except RolloutError:
-                raise
-            except RuntimeError:  # the gateway refused a request
-                if not endpoint.session.reached_limit:
+            except RuntimeError as error:
+                if isinstance(error, RolloutError) or not endpoint.session.reached_limit:
                     raise
                 truncated = True
-            return Outcome(answer, episode.reward, {"steps": float(episode.steps)}, truncated)
+            return Outcome(episode.answer, episode.reward, truncated=truncated)
 
     async def close(self) -> None:
         if self._url is not None:
@@ -139,19 +130,17 @@ class OpenEnvEnvironment(AgentEnvironment):
 
 
 class EpisodeDone(Exception):
-    """Says that the environment ended the episode while the policy called a tool."""
+    """Says that the environment ended the episode."""
 
 
 class OpenEnvEpisode:
-    """Holds one episode: what its steps earned so far, and whether it is done."""
+    """Holds one episode: what it began with, and what its steps earned so far."""
 
     def __init__(self, entry: OpenEnvEntry, socket: aiohttp.ClientWebSocketResponse):
         self.entry = entry
         self.socket = socket
-        self.shown = ""
+        self.shown = self.answer = ""
         self.reward = 0.0
-        self.steps = 0
-        self.done = False
 
     @property
     def key(self) -> str:
@@ -161,23 +150,25 @@ class OpenEnvEpisode:
         """Send one message and return the observation. An action that the environment cannot read is told as `error`.
 
         Raises:
+            EpisodeDone: a step ended the episode.
             RolloutError: `environment`, if the server reports a fault, ends, or does not answer in time.
         """
         try:
             await self.socket.send_json({"type": kind, "data": data})
             reply = await self.socket.receive_json(timeout=self.entry.reply_s)
-        except (TypeError, ValueError, TimeoutError, aiohttp.ClientError) as error:
+        except (TypeError, TimeoutError, aiohttp.ClientError) as error:
             what = f"gave no answer in {self.entry.reply_s:g} s" if isinstance(error, TimeoutError) else "closed"
             raise RolloutError("environment", f"the environment's server {what} at {kind} {data}"[:500]) from error
-        data = reply["data"]
+        told = reply["data"]
         if reply["type"] == "error":
-            if kind == "step" and data.get("code") == "VALIDATION_ERROR":
-                return {"error": "; ".join(str(one.get("msg")) for one in data.get("errors", ())) or data["message"]}
-            raise RolloutError("environment", f"the environment refused {kind}: {data.get('code')}: {data['message']}")
-        self.reward += float(data.get("reward") or 0.0)
-        self.done = bool(data.get("done"))
-        observation: dict[str, Any] = data["observation"]
-        return observation
+            if kind == "step" and told.get("code") == "VALIDATION_ERROR":
+                return {"error": [one.get("msg") for one in told.get("errors", ())] or told["message"]}
+            raise RolloutError("environment", f"the environment refused {kind}: {told.get('code')}: {told['message']}")
+        if kind == "step" and data.get("type") != "list_tools":
+            self.reward += float(told.get("reward") or 0.0)
+            if told.get("done"):
+                raise EpisodeDone
+        return dict(told["observation"])
 
     def show(self, observation: Mapping[str, Any]) -> str:
         """Return what the policy sees of an observation."""
@@ -188,42 +179,24 @@ class OpenEnvEpisode:
         shown = [observation[name] for name in self.entry.show]
         return "\n".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in shown)
 
-    async def act(self, task: Task, endpoint: Endpoint) -> str:
-        """Send each reply as an action until the episode is done; return the last one."""
-        system = [{"role": "system", "content": self.entry.system}] if self.entry.system else []
-        messages: list[dict[str, Any]] = [*system, *map(dict, task.messages)]
-        async with open_http(endpoint) as http:
-            while True:
-                reply = str((await ask(http, endpoint, messages))["content"])
-                self.steps += 1
-                observation = await self.send("step", {str(self.entry.action): reply})
-                if self.done:
-                    return reply
-                messages.append({"role": "user", "content": self.show(observation)})
+    async def act(self, reply: str) -> str:
+        """Send a reply of the policy as an action, and return what it sees then."""
+        self.answer = reply
+        return self.show(await self.send("step", {str(self.entry.action): reply}))
 
-    async def call_tools(self, task: Task, endpoint: Endpoint) -> str:
-        """Let the policy call the environment's tools; return its first reply without a call."""
+    async def list_tools(self) -> list[AgentTool]:
+        """Return the environment's tools."""
         listed = await self.send("step", {"type": "list_tools"})
         if "tools" not in listed:
-            raise RolloutError(
-                "environment", "the environment lists no tools; name the field of its action as `action`"
-            )
-        tools = [
+            raise RolloutError("environment", "the environment has no tools; name a field of its actions as `action`")
+        return [
             AgentTool(ToolSchema(one["name"], one["description"], one["input_schema"]), partial(self.call, one["name"]))
             for one in listed["tools"]
         ]
-        self.reward = 0.0
-        return await run_tool_loop(endpoint, task.messages, tools, self.entry.system)
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        """Call a tool, and return what it says. Raises EpisodeDone if that was the last step."""
-        self.steps += 1
-        observation = await self.send("step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
-        if self.done:
-            raise EpisodeDone
-        if error := observation.get("error"):
-            return f"Error: {error.get('message', error) if isinstance(error, dict) else error}"
-        result = observation.get("result")
+        """Call a tool, and return what it says."""
+        told = await self.send("step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
+        result = told.get("error") or told.get("result")
         parts = result.get("content") if isinstance(result, dict) else None
-        texts = [str(part["text"]) for part in parts or () if "text" in part]
-        return "\n".join(texts) if texts else json.dumps(result, ensure_ascii=False)
+        return "\n".join(part.get("text", "") for part in parts) if parts else json.dumps(result, ensure_ascii=False)

@@ -1,6 +1,6 @@
 """A plain agent over OpenAI's Chat Completions: it asks, runs the tools that the answer calls, and asks again.
 
-It knows nothing of training. Use it where no framework is wanted. `ask` is one request of it.
+It imports nothing but an HTTP client and knows nothing of training. Use it where no framework is wanted.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ class AgentTool:
 
 
 async def run_tool_loop(
-    endpoint: Endpoint, conversation: Sequence[Mapping[str, str]], tools: Sequence[AgentTool], system: str = ""
+    endpoint: Endpoint,
+    conversation: Sequence[Mapping[str, str]],
+    tools: Sequence[AgentTool],
+    system: str = "",
+    follow: Callable[[str], Awaitable[str]] | None = None,
 ) -> str:
     """Continue a conversation, and return the first answer without a tool call. `system` begins its system message.
+
+    With `follow` it goes on: that maps such an answer to the next message of the user, or raises to end it.
 
     Raises:
         RuntimeError: a request was refused; the message holds the reason.
@@ -37,37 +43,26 @@ async def run_tool_loop(
         messages[0]["content"] = f"{system}\n\n{messages[0]['content']}"
     elif system:
         messages.insert(0, {"role": "system", "content": system})
-    async with open_http(endpoint) as http:
+    shown = [tool.schema.to_openai() for tool in tools]
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    # How long a rollout may take is the recipe's to say.
+    async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None)) as http:
         while True:
-            message = await ask(http, endpoint, messages, tools)
+            body = {"model": endpoint.model, "messages": messages, "tools": shown}
+            async with http.post(f"{endpoint.openai_url}/chat/completions", json=body) as response:
+                reply = await response.json()
+                if response.status != 200:
+                    raise RuntimeError(f"status {response.status}: {reply['error']['message']}")
+            message = reply["choices"][0]["message"]
+            messages.append(message)
             if not message.get("tool_calls"):
-                return str(message["content"])
+                if follow is None:
+                    return str(message["content"])
+                messages.append({"role": "user", "content": await follow(str(message["content"]))})
+                continue
             for call in message["tool_calls"]:
                 result = await call_tool(tools, call["function"]["name"], call["function"]["arguments"])
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-
-
-def open_http(endpoint: Endpoint) -> aiohttp.ClientSession:
-    """Return an HTTP session that waits for ever: how long a rollout may take is the recipe's to say."""
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
-    return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None))
-
-
-async def ask(
-    http: aiohttp.ClientSession,
-    endpoint: Endpoint,
-    messages: list[dict[str, Any]],
-    tools: Sequence[AgentTool] = (),
-) -> dict[str, Any]:
-    """Append the policy's answer to a conversation, and return it. Raises RuntimeError as `run_tool_loop`."""
-    body = {"model": endpoint.model, "messages": messages, "tools": [tool.schema.to_openai() for tool in tools]}
-    async with http.post(f"{endpoint.openai_url}/chat/completions", json=body) as response:
-        reply = await response.json()
-        if response.status != 200:
-            raise RuntimeError(f"status {response.status}: {reply['error']['message']}")
-    message: dict[str, Any] = reply["choices"][0]["message"]
-    messages.append(message)
-    return message
 
 
 async def call_tool(tools: Sequence[AgentTool], name: str, arguments: str) -> str:

@@ -47,24 +47,17 @@ class VerifiersEnvironment(AgentEnvironment):
         from verifiers.v1.configs.agent import agent_config_fields
 
         self.name = str(entry.taskset.get("id"))
-        config = vf.resolve_env_config({"taskset": dict(entry.taskset)})
-        seats = list(agent_config_fields(config))
-        if len(seats) != 1:
-            raise ValueError(f"{self.name} has several agents ({', '.join(seats)}), and a rollout here has one")
-        runs_code = vf.load_harness(vf.harness_config_type(entry.harness["id"])(**entry.harness)).EXECUTES_CODE
-        if entry.runtime is None and runs_code:
+        [seat, *others] = agent_config_fields(vf.resolve_env_config({"taskset": dict(entry.taskset)}))
+        if others:
+            raise ValueError(f"{self.name} has several agents ({', '.join([seat, *others])}), and a rollout has one")
+        runtime, harness = entry.runtime or {"type": "subprocess"}, dict(entry.harness)
+        if entry.runtime is None and vf.load_harness(vf.harness_config_type(harness["id"])(**harness)).EXECUTES_CODE:
             raise ValueError(
-                f"the harness {entry.harness['id']} runs what the policy wrote; set runtime: {{type: docker}}, or "
+                f"the harness {harness['id']} runs what the policy wrote; set runtime: {{type: docker}}, or "
                 "{type: subprocess} where it may run unprotected"
             )
-        agent = {
-            "harness": dict(entry.harness),
-            "runtime": dict(entry.runtime or {"type": "subprocess"}),
-            "max_turns": max_turns,
-        }
-        self._environment = vf.load_environment(
-            vf.resolve_env_config({"taskset": dict(entry.taskset), seats[0]: agent})
-        )
+        agent = {"harness": harness, "runtime": dict(runtime), "max_turns": max_turns}
+        self._environment = vf.load_environment(vf.resolve_env_config({"taskset": dict(entry.taskset), seat: agent}))
         self._stream = iter(self._environment.taskset)
         self._tasks: list[Any] = []
         self._served = AsyncExitStack()

@@ -24,7 +24,8 @@ scripts      -> agentic benchmarks config data engine gateway hub inspect option
                 text train training_options types worlds
 benchmarks   -> agentic agentic/world algorithms config data engine hub options policy report rewards
                 rollout runs sandbox seeds text train types worlds
-agentic/world -> agentic config data environments gateway options policy rewards rollout runs seeds serving text types worlds
+agentic/world -> agentic config data environments gateway options policy rewards rollout runs seeds serving text
+                types worlds
 agentic      -> config environments gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data hub options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
@@ -50,8 +51,8 @@ serving      -> options
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
 INSIDE_CORE = """
-backends backends.slime backends.verl engine environments gateway inspect report retrieval rewards runs sandbox sandbox.workspace
-train worlds
+backends backends.slime backends.verl engine environments gateway inspect report retrieval rewards runs sandbox
+sandbox.workspace train worlds
 """
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 

@@ -18,7 +18,7 @@ from agentic.agent.rollout import SPEC, build
 from core.config import RecipeError
 from core.data import read_tasks
 from core.engine.policy import EmbeddedPolicy
-from core.environments import VerifiersEntry
+from core.environments.verifiers import VerifiersEntry
 from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.runs.files import read_jsonl
@@ -95,8 +95,8 @@ def test_three_environments_train_on_what_the_engine_sampled(
 
 def reply(prompt: str, chance: Random) -> str:
     """Call the tool that the prompt shows, and answer with a direction, a word or a number."""
-    offered = [name for name in ("echo_message", "scratchpad_roundtrip", "facts_lookup") if f'"{name}"' in prompt]
-    if offered and "<tool_response>" not in prompt and chance.random() < 0.7:
+    offered = [name for name in ("echo_message", "scratchpad_roundtrip", "facts_lookup") if f"{name}(" in prompt]
+    if offered and "<|im_start|>tool" not in prompt and chance.random() < 0.7:
         argument = {"echo_message": "message", "scratchpad_roundtrip": "word", "facts_lookup": "entity"}[offered[0]]
         call = {"name": offered[0], "arguments": {argument: chance.choice(("alpha", "Ada Lovelace"))}}
         return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
@@ -118,14 +118,16 @@ def test_a_batch_of_two_environments_is_trained_as_ours_is(
 def case(names: tuple[str, ...], model: Path, tmp_path: Path) -> Case:
     agents = make_agents(*names)
     for agent in agents.values():
-        agent["max_tokens"] = 64
+        agent["max_tokens"] = 256
     sizes = [
         f"rollout.{key}={value}" for key, value in {"tasks_per_step": 2, "group_size": 4, "deadline_s": 300}.items()
     ]
-    recipe = SPEC.load("tiny", [f"agent.agents={json.dumps(agents)}", "model.max_model_len=8192", *sizes])
+    recipe = SPEC.load(
+        "tiny", [f"agent.agents={json.dumps(agents)}", "model.max_model_len=8192", "algorithm.kl_loss_coef=0.1", *sizes]
+    )
     preset = write_recipe(tmp_path / "case.yaml", model, agents)
     write_tasks(preset, tmp_path / "case.jsonl", count=1)
-    tasks = read_tasks(tmp_path / "case.jsonl")
+    tasks = read_tasks(tmp_path / "case.jsonl", **SPEC.reading_options(recipe))
     return Case(SPEC, lambda **rollout: recipe.dump(), lambda count: tasks[:count], [], {}, tasks[0], {}, reply=reply)
 
 

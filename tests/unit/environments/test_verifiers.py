@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from core.config import RecipeError
-from core.environments import VerifiersEntry
+from core.environments.verifiers import VerifiersEntry
 
 
 def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import aiohttp
 import pytest
 
-from core.gateway.agent import AgentMethod, Command, Endpoint
+from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome
 from core.gateway.session import SessionSettings
 from core.policy.base import Roles
+from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
 from core.types import Sampling, Task, Trajectory
@@ -132,6 +133,42 @@ async def test_an_agent_that_fails_is_counted_with_its_error():
         (trajectory,) = await run_each(method, model, TASKS[:1])
         assert (trajectory.status, trajectory.failure) == ("failed", "agent")
         assert message in trajectory.log["error"]
+
+
+async def test_an_agent_may_know_its_own_reward_which_a_reward_function_replaces():
+    async def play(task: Task, endpoint: Endpoint) -> Outcome:
+        answer = await talk(task, endpoint)
+        return Outcome(answer, reward=0.25, metrics={"score": 3.0}, truncated=task.task_id == "t1")
+
+    model = make_model()
+    graded = make_method(play, model)
+    own = AgentMethod(play, None, model.tokenizer, graded.gateway.settings)
+    done = await run_each(own, model, TASKS[:2])
+    assert [(t.reward, t.status, t.metrics["environment_score"]) for t in done] == [
+        (0.25, "completed", 3.0),
+        (0.25, "truncated", 3.0),
+    ]
+    assert [t.reward for t in await run_each(graded, model, TASKS[:2])] == [1.0, 0.0]
+
+
+async def test_a_failure_that_an_agent_names_keeps_its_name_and_a_reward_is_a_number():
+    class Environment:
+        closed = False
+
+        async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
+            if task.task_id == "t0":
+                raise RolloutError("environment", "it is gone")
+            return Outcome("", reward=float("nan"))
+
+        async def close(self) -> None:
+            self.closed = True
+
+    model, environment = make_model(), Environment()
+    method = make_method(environment, model)
+    gone, nan = await run_each(method, model, TASKS[:2])
+    assert (gone.failure, nan.failure) == ("environment", "agent")
+    assert "the reward nan is no finite number" in nan.log["error"]
+    assert environment.closed
 
 
 async def test_a_question_of_any_length_reaches_a_program_by_file():

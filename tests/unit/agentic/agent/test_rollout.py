@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from agentic.agent.rollout import SPEC, build
-from core.environments import run_tool_loop
 from agentic.agent.world import WORLD
 from core.config import RecipeError
 from core.data import read_tasks, write_jsonl
 from core.data.files import DataError
+from core.environments import run_tool_loop
 from core.gateway import Endpoint
 from core.policy.base import Policy, Roles
 from core.rollout.runner import Runner
@@ -127,6 +127,15 @@ def test_a_record_without_a_known_agent_is_named(
         read_tasks(tmp_path / "tasks.jsonl", **SPEC.reading_options(recipe))
 
 
+ENVIRONMENT = {"kind": "openenv", "url": "http://127.0.0.1:1"}
+
+
+def test_an_environment_needs_no_reward_but_a_task_of_its_own() -> None:
+    check = SPEC.reading_options(load({"a": {"environment": ENVIRONMENT}}))["check"]
+    assert check(Task("1", "q", (), metadata={"index": 0})) is None
+    assert check(Task("1", "q", ()))[0] == "metadata.index"
+
+
 @pytest.mark.parametrize(
     ("entry", "overrides", "says"),
     [
@@ -134,6 +143,13 @@ def test_a_record_without_a_known_agent_is_named(
         ({}, ["model.max_model_len=null"], "model.max_model_len is missing"),
         ({"command": ["x"]}, [], "agent.agents.a: needs either `run`"),
         ({"run": None}, [], "agent.agents.a: needs either `run`"),
+        ({"environment": ENVIRONMENT}, [], "agent.agents.a: needs either `run`"),
+        (
+            {"run": None, "environment": ENVIRONMENT | {"actions": "x"}},
+            [],
+            "environment.openenv.actions: unknown key; did you mean .*action\\?",
+        ),
+        ({"run": None, "environment": {"kind": "gym"}}, [], "agent.agents.a.environment: .*'verifiers', 'openenv'"),
         ({"max_turn": 3}, [], "agent.agents.a.max_turn: unknown key; did you mean agent.agents.a.max_turns?"),
         ({"run": f"{HERE}.missing"}, [], "agent.agents.a.run: .*missing.*write package.module.function"),
         ({"run": "no_such_module.run"}, [], "agent.agents.a.run: .*no_such_module.*PYTHONPATH"),
