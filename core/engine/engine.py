@@ -76,7 +76,7 @@ class Engine:
         self.cache = PagedCache(model.config, kv_tokens, page_size, model.dtype, model.device)
         self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens)
         self.graphs: DecodeGraphs | None = None
-        if model.device.type == "cuda":
+        if model.device.type == "cuda" and not model.config.other:  # whether transformers waits inside, nobody knows
             self.graphs = DecodeGraphs(self._decode_tokens, model.device, self.vocab_size, max_num_seqs)
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()

@@ -6,8 +6,9 @@ from functools import cache
 
 import torch
 
+from core.engine import weights
 from core.engine.attention import GATHERED_BYTES
-from core.engine.model import CausalLM, Linear, ModelConfig, can_prepack
+from core.engine.model import Linear, ModelConfig, can_prepack
 
 SAMPLING_BYTES = 4 * 4
 """Counts what sampling keeps of one logit in float32: the logit, its score, the difference from the best, a weight."""
@@ -16,8 +17,7 @@ SAMPLING_BYTES = 4 * 4
 @cache
 def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes of a model's weights; tied embeddings count once."""
-    with torch.device("meta"):  # tensors without data
-        return sum(parameter.numel() for parameter in CausalLM(config).parameters()) * dtype.itemsize
+    return sum(parameter.numel() for parameter in weights.make_empty(config).parameters()) * dtype.itemsize
 
 
 @cache
@@ -25,8 +25,7 @@ def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int
     """Return the bytes of the weights of all linear maps, which lie in memory once more while a CPU samples."""
     if device != "cpu" or not can_prepack(dtype):
         return 0
-    with torch.device("meta"):
-        linears = [module for module in CausalLM(config).modules() if isinstance(module, Linear)]
+    linears = [module for module in weights.make_empty(config).modules() if isinstance(module, Linear)]
     return sum(linear.weight.numel() for linear in linears) * dtype.itemsize
 
 

@@ -68,9 +68,11 @@ def add_adapters(model: CausalLM, sizes: AdapterSizes | None, seed: int = 0) -> 
     """Give each target of `sizes` an adapter, and freeze all other weights. Without `sizes` change nothing."""
     if sizes is None:
         return
+    if not (targets := _targets(model, sizes)):
+        raise CheckpointError(f"model.lora.targets: the model has no linear map named {' or '.join(sizes.targets)}")
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    for linear in _targets(model, sizes).values():
+    for linear in targets.values():
         linear.adapter = Adapter(linear, sizes, generator)
 
 

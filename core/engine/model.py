@@ -43,6 +43,10 @@ class ModelConfig:
     qk_norm: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
+    window: int | None = None
+    """Limits the context where layers attend to no more than so many tokens: the engine keeps no windows."""
+    other: str = ""
+    """Holds the whole config, as JSON, of a family without a file of ours: see any_decoder.py."""
 
     @classmethod
     def from_hf(cls, config: Any) -> ModelConfig:
@@ -85,6 +89,11 @@ class ModelConfig:
         Raises:
             ValueError: the model has fewer positions.
         """
+        if wanted is not None and wanted > self.max_positions == self.window:
+            raise ValueError(
+                f"max_model_len {wanted} is above {self.window}, the window of some of its layers. The engine computes "
+                "full attention, which is the same up to there; lower it"
+            )
         if wanted is not None and wanted > self.max_positions:
             raise ValueError(
                 f"max_model_len {wanted} is above the {self.max_positions} positions that config.json allows "
@@ -195,7 +204,7 @@ class SelfAttention(nn.Module):
         return _rotate(q_THD, *rotation), _rotate(k_TKD, *rotation), v_TKD
 
 
-def _select(x_T: Tensor, keep_R: Tensor | None) -> Tensor:
+def select(x_T: Tensor, keep_R: Tensor | None) -> Tensor:
     return x_T if keep_R is None else x_T.index_select(0, keep_R)
 
 
@@ -255,7 +264,7 @@ class DecoderLayer(nn.Module):
             before, after = compile_for_all_lengths(before), compile_for_all_lengths(after)
         q_THD, k_TKD, v_TKD = before(self, x_TC, *rotation)
         out_THD = attend(self.self_attn.layer, q_THD, k_TKD, v_TKD)
-        return after(self, _select(x_TC, keep_R), _select(out_THD, keep_R))  # [R, C] where keep_R is given
+        return after(self, select(x_TC, keep_R), select(out_THD, keep_R))  # [R, C] where keep_R is given
 
     def before_attention(self, x_TC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.self_attn.project(self.input_layernorm(x_TC), (cos_TD, sin_TD))
@@ -275,6 +284,9 @@ class Decoder(nn.Module):
 
 class CausalLM(nn.Module):
     """Maps tokens to hidden states; `logits` is called only for the positions that need it."""
+
+    plain_head = True
+    """Says that the logits are hidden states times the head's weight, with nothing between or after."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

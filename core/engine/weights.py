@@ -12,6 +12,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from core.engine import any_decoder
+from core.engine.any_decoder import AnyDecoder
 from core.engine.arithmetic import choose_dtype
 from core.engine.model import ARCHITECTURES, CausalLM, ModelConfig
 from core.hub import CheckpointError, check_unquantized, read_json
@@ -32,7 +34,8 @@ def load_config(folder: Path) -> ModelConfig:
             f"{path}: missing. A checkpoint folder holds config.json and *.safetensors; is this one complete?"
         )
     try:
-        return ModelConfig.from_hf(AutoConfig.from_pretrained(folder))
+        hf = AutoConfig.from_pretrained(folder)
+        return ModelConfig.from_hf(hf) if hf.model_type in ARCHITECTURES else any_decoder.describe(hf)
     except Exception as error:  # transformers raises whatever its parsing of a corrupt file trips over
         raise CheckpointError(f"{path}: {error}") from error
 
@@ -57,8 +60,14 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
     if dtype == "auto":
         dtype, reason = choose_dtype(config, place)
         logger.info("%s: dtype auto is %s (%s)", folder, dtype, reason)
+    if config.other:
+        check_unquantized(folder)
+        weight_files(folder)
+        other = any_decoder.load(config, folder, getattr(torch, dtype), place)
+        any_decoder.check_forward(other, folder)
+        return other
     # Without data, the tensors take their number format before they take memory.
-    model = _make_empty(config).to(getattr(torch, dtype)).to_empty(device=place)
+    model = make_empty(config).to(getattr(torch, dtype)).to_empty(device=place)
     model.inv_freq = torch.tensor(config.inv_freq)
     if config.tie_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
@@ -66,8 +75,10 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
     return model
 
 
-def _make_empty(config: ModelConfig) -> CausalLM:
+def make_empty(config: ModelConfig) -> CausalLM:
     """Make a model whose tensors have no data."""
+    if config.other:
+        return any_decoder.make_empty(config)
     with torch.device("meta"):
         model = CausalLM(config)
     if config.tie_embeddings:
@@ -91,7 +102,7 @@ def check(folder: Path) -> torch.dtype:
         except CheckpointError:
             pass  # such as with a sliding window
         else:
-            read(_make_empty(config), folder)
+            read(make_empty(config), folder)
     return max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
 
 
@@ -107,6 +118,9 @@ def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
         CheckpointError: a tensor is missing, left over, there twice, quantized, of another shape, or cannot be read.
     """
     check_unquantized(folder)
+    if isinstance(model, AnyDecoder):
+        weight_files(folder)
+        return dict(any_decoder.load(model.config, folder, "auto", torch.device("cpu")).named_parameters())
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder):
         part = _load_file(path)
@@ -166,6 +180,11 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
     `tensors` replace the model's parameters, by name. The config says the number format of what is written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    saved = {name: p.detach().cpu().contiguous() for name, p in (tensors or dict(model.named_parameters())).items()}
+    if isinstance(model, AnyDecoder):
+        any_decoder.save(model, folder, saved)
+    else:
+        save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
     for path in like.iterdir() if like != folder else ():
         if (
             path.is_file()
@@ -173,8 +192,6 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
             and not path.name.endswith(".index.json")
         ):
             shutil.copyfile(path, folder / path.name)
-    saved = {name: p.detach().cpu().contiguous() for name, p in (tensors or dict(model.named_parameters())).items()}
-    save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
     write_dtype(folder, max((t.dtype for t in saved.values()), key=lambda dtype: dtype.itemsize))
 
 

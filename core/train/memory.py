@@ -22,7 +22,7 @@ import torch
 
 from core.config import LoRASection, Recipe, RecipeError
 from core.config.load import replace_keys
-from core.engine import CausalLM, ModelConfig, choose_dtype, footprint, lora, weights
+from core.engine import ModelConfig, choose_dtype, footprint, lora, weights
 from core.engine.footprint import format_bytes
 from core.hub import CheckpointError, check_unquantized, resolve
 from core.runs.run_folder import RunFolder
@@ -245,8 +245,7 @@ def _keep(name: str, size: int) -> MemoryItem:
 @cache
 def trained_sizes(config: ModelConfig, adapters: LoRASection | None) -> tuple[int, ...]:
     """Return how many values each trained weight has: those of the adapters, or all."""
-    with torch.device("meta"):  # tensors without data
-        model = CausalLM(config)
+    model = weights.make_empty(config)
     return tuple(
         lora.adapter_sizes(model, adapters) if adapters else (parameter.numel() for parameter in model.parameters())
     )

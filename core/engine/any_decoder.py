@@ -1,0 +1,329 @@
+"""Runs decoders of transformers that have no file of ours: its modules compute the layers, the engine the attention.
+
+Every layer must attend causally to all earlier tokens, and all with the same heads. `describe` finds out by a forward
+without data, before a weight is read. `check_forward` compares the loaded model with transformers' own attention, so a
+family that computes anything else between its tokens is refused. Tensor suffixes: core/__init__.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
+from torch.utils.checkpoint import checkpoint
+
+from core.engine.model import Attention, CausalLM, Linear, ModelConfig, select
+from core.hub import CheckpointError, count_positions
+
+NAME = "tokentrue"
+"""Names our attention among those of transformers."""
+
+REFUSED = {"softcap": "soft caps", "s_aux": "sinks"}
+"""Names what the attention of some families has beside a causal mask and a scale, by transformers' arguments."""
+
+PROBE = 6
+"""Counts the tokens on which a loaded model is compared with transformers."""
+
+
+def attend_for(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    attend: Attention | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Give the heads of one layer, [1, H, T, D] and twice [1, K, T, D], to `attend`: transformers' interface."""
+    if attend is None:
+        raise ValueError("its layers in transformers do not hand arguments to their attention")
+    for option, words in REFUSED.items():
+        if options.get(option) is not None:
+            raise ValueError(f"its attention has {words}")
+    q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
+    size, values = q_THD.shape[-1], v_TKD.shape[-1]
+    if scaling is not None and not math.isclose(scaling, size**-0.5):  # our attention divides by the root of D
+        q_THD = q_THD * (scaling * size**0.5)
+    if isinstance(attend, _Recorder):
+        attend.windows.append(sliding_window)
+    # The cache keeps values and keys of one size.
+    out_THD = attend(module.layer_idx, q_THD.contiguous(), k_TKD.contiguous(), F.pad(v_TKD, (0, size - values)))  # type: ignore[arg-type]
+    return out_THD[None, ..., :values], None
+
+
+class _Recorder:
+    """Stands for attention in a forward without data, and keeps the sizes of the heads of each layer."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, tuple[int, int, int]] = {}
+        self.windows: list[int | None] = []
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        self.sizes[layer] = (q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2])
+        return torch.empty_like(q_THD)
+
+
+class BatchedLinear(Linear):
+    """A linear map of transformers, whose inputs have a batch axis before the tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.dim() == 2 else super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+
+
+class AnyDecoder(CausalLM):
+    """Gives a model of transformers the methods of a CausalLM. Its parameters keep the names of transformers."""
+
+    def __init__(self, config: ModelConfig, network: Any):
+        nn.Module.__init__(self)
+        self.config, self.prepacked, self._checkpoints = config, False, False
+        for module in network.modules():
+            if type(module) is nn.Linear:
+                module.__class__ = BatchedLinear
+        for name, child in network.named_children():
+            self.add_module(name, child)
+        self._network = (network,)  # in a tuple, for its modules are named already
+        self.eval()
+
+    @property
+    def network(self) -> Any:
+        return self._network[0]
+
+    @property
+    def lm_head(self) -> Linear:  # type: ignore[override]
+        head = self.network.get_output_embeddings()
+        assert isinstance(head, Linear)
+        return head
+
+    @property
+    def compiled(self) -> bool:
+        return False
+
+    @compiled.setter
+    def compiled(self, value: bool) -> None:
+        if value:
+            raise CheckpointError("model.compile is for Qwen2, Qwen2.5, Qwen3 and Llama; set it to false")
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        return self._checkpoints
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, value: bool) -> None:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        self._checkpoints = value
+        for layer in self.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                # transformers' own switch takes a layer that trains for one with dropout.
+                forward = type(layer).forward.__get__(layer)
+                layer.forward = partial(_compute_twice, forward) if value else forward
+
+    @property
+    def plain_head(self) -> bool:  # type: ignore[override]
+        return not any(self._head_options())
+
+    def train(self, mode: bool = True) -> AnyDecoder:
+        """Change nothing: a policy has no dropout."""
+        return super().train(False)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attention, keep_R: Tensor | None = None) -> Tensor:
+        out = self.network.base_model(
+            input_ids=ids_T[None],
+            position_ids=positions_T[None],
+            attention_mask=ids_T.new_empty(1, 1, 1, 1, dtype=torch.bool),  # of four axes: transformers makes no other
+            use_cache=False,
+            attend=attend,
+        )
+        return select(out.last_hidden_state[0], keep_R)
+
+    def logits(self, hidden_TC: Tensor) -> Tensor:
+        logits_TV = self.lm_head(hidden_TC).float()
+        divisor, factor, cap = self._head_options()
+        logits_TV = logits_TV / (divisor or 1.0) * (factor or 1.0)
+        return torch.tanh(logits_TV / cap) * cap if cap else logits_TV
+
+    def _head_options(self) -> tuple[float | None, float | None, float | None]:
+        names = ("logits_scaling", "logit_scale", "final_logit_softcapping")
+        divisor, factor, cap = (getattr(self.network.config, name, None) for name in names)
+        return divisor, factor, cap
+
+
+def _compute_twice(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Compute a layer, and again in the backward pass, instead of keeping what is inside it."""
+    if not torch.is_grad_enabled():
+        return forward(*arguments, **named)
+    return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **named)
+
+
+def describe(hf: Any) -> ModelConfig:
+    """Read the sizes of a `PretrainedConfig` of a family that has no file of ours.
+
+    Raises:
+        ValueError: the engine would compute the model wrongly, or transformers has no such model.
+    """
+    recorder = _Recorder()
+    try:
+        if hf.get_text_config() is not hf:
+            raise ValueError("it has more than a text model")
+        with torch.device("meta"):
+            network = _make(hf)
+            ids_T = torch.zeros(2, dtype=torch.long)
+            AnyDecoder(_sizes(hf, (1, 1, 1), None), network)(ids_T, ids_T, recorder)
+        if missing := sorted(set(range(hf.num_hidden_layers)) - recorder.sizes.keys()):
+            raise ValueError(f"layer {missing[0]} does not attend to all earlier tokens")
+        if len(set(recorder.sizes.values())) > 1:
+            raise ValueError("its layers have different heads")
+    except Exception as error:  # transformers raises whatever it trips over
+        reason = error if isinstance(error, ValueError) else f"its code in transformers fails with {error!r}"
+        raise ValueError(
+            f"model_type {hf.model_type!r} is not supported: {reason}. Supported are qwen2, qwen3, llama and the "
+            "families of transformers whose layers all attend to every earlier token: core/engine/README.md"
+        ) from error
+    windows = [*recorder.windows, getattr(hf, "attention_chunk_size", None)]
+    return _sizes(hf, recorder.sizes[0], min((size for size in windows if size), default=None))
+
+
+def _sizes(hf: Any, heads: tuple[int, int, int], window: int | None) -> ModelConfig:
+    used = getattr(hf, "num_experts_per_tok", None) or 1
+    width = getattr(hf, "moe_intermediate_size", None) if used > 1 else None
+    # Some configs have another name for their positions, which the attribute knows.
+    positions = count_positions({**hf.to_dict(), "max_position_embeddings": hf.max_position_embeddings})
+    return ModelConfig(
+        vocab_size=hf.vocab_size,
+        hidden_size=hf.hidden_size,
+        intermediate_size=used * (width or getattr(hf, "intermediate_size", None) or 4 * hf.hidden_size),
+        num_layers=hf.num_hidden_layers,
+        num_heads=heads[0],
+        num_kv_heads=heads[1],
+        head_dim=heads[2],
+        rms_norm_eps=0.0,
+        max_positions=min(positions, window or positions),
+        tie_embeddings=bool(hf.tie_word_embeddings),
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        qk_norm=True,  # for the plan of memory, which counts norms
+        inv_freq=(),
+        rope_scale=1.0,
+        window=window,
+        other=json.dumps(hf.to_dict(), default=str),
+    )
+
+
+def make_empty(config: ModelConfig) -> AnyDecoder:
+    """Make the model of a config that `describe` returned, with tensors that have no data."""
+    from transformers import AutoConfig
+
+    values = json.loads(config.other)
+    with torch.device("meta"):
+        return AnyDecoder(config, _make(AutoConfig.for_model(values.pop("model_type"), **values)))
+
+
+def _make(hf: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    _register()
+    # In bfloat16 the experts of a mixture can be computed without data.
+    return AutoModelForCausalLM.from_config(hf, attn_implementation=NAME, dtype=torch.bfloat16)
+
+
+def load(config: ModelConfig, folder: Path, dtype: torch.dtype | str, device: torch.device) -> AnyDecoder:
+    """Read the model of `folder`, in `dtype` or as it is stored ("auto").
+
+    Raises:
+        CheckpointError: a tensor is missing, left over or of another shape, or the model computes what we do not know.
+    """
+    from transformers import AutoModelForCausalLM
+
+    _register()
+    try:
+        with _hide_progress():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, attn_implementation=NAME, output_loading_info=True, local_files_only=True
+            )
+            network, report = loaded
+    except Exception as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    for words, names in (("are missing", report["missing_keys"]), ("have no place", report["unexpected_keys"])):
+        if names:
+            raise CheckpointError(f"{folder}: {len(names)} tensors {words}, the first is {min(names)}")
+    return AnyDecoder(config, network.to(device))
+
+
+@torch.inference_mode()
+def check_forward(model: AnyDecoder, folder: Path) -> None:
+    """Compare the logits of some tokens, computed in two parts as the engine does, with transformers' own forward.
+
+    Raises:
+        CheckpointError: they differ by more than rounding.
+    """
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def attend(layer: int, *heads: Tensor) -> Tensor:
+        q_THD, k_SKD, v_SKD = heads
+        if layer in kept:
+            k_SKD, v_SKD = (torch.cat(pair) for pair in zip(kept[layer], (k_SKD, v_SKD), strict=True))
+        kept[layer] = k_SKD, v_SKD
+        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_SKD, v_SKD))
+        mask = causal_lower_right(len(q_THD), len(k_SKD))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
+
+    ids_T = torch.arange(PROBE, device=model.device) * 7 % model.config.vocab_size
+    positions_T, cut = torch.arange(PROBE, device=model.device), PROBE // 2 + 1
+    parts = [model(ids_T[part], positions_T[part], attend) for part in (slice(cut), slice(cut, None))]
+    ours_TV = model.logits(torch.cat(parts))
+    network = model.network
+    network.set_attn_implementation("eager")
+    try:
+        theirs_TV = network(input_ids=ids_T[None], use_cache=False).logits[0].float()
+    finally:
+        network.set_attn_implementation(NAME)
+    difference = ((ours_TV - theirs_TV).norm() / theirs_TV.norm()).item()
+    if not difference < (1e-3 if model.dtype == torch.float32 else 0.05):
+        raise CheckpointError(
+            f"{folder}: model_type {network.config.model_type!r} is not supported: its logits differ from "
+            f"transformers' by {difference:.1%}, so its tokens meet elsewhere than in attention"
+        )
+
+
+def save(model: AnyDecoder, folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors by parameter name into `folder`, under the names that the family's checkpoints have."""
+    with _hide_progress():
+        model.network.save_pretrained(folder, state_dict=tensors, max_shard_size="1000GB")
+
+
+@contextmanager
+def _hide_progress() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attend_for)
+    AttentionMaskInterface.register(NAME, _make_no_mask)
+
+
+def _make_no_mask(*_: Any, **__: Any) -> None:
+    """Make no mask: `attend` masks by itself."""

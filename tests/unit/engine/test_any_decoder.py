@@ -1,0 +1,245 @@
+"""Families of transformers without a file of ours: log-probs and gradients are transformers', or they are refused.
+
+Each model is tiny and random, made by transformers' own classes, and computed by its own attention (`eager`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn.utils import get_total_norm
+
+from core.algorithms.grpo import GRPOConfig
+from core.config import LoRASection, OptimizerSection
+from core.engine import lora, weights
+from core.engine.engine import Engine
+from core.hub import CheckpointError
+from core.train.packing import pack_rows
+from core.train.trainer import Trainer
+from core.types import Row, Sampling
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+HEADS = {"head_dim": 8}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_local_experts": 4}
+DEEPSEEK = {
+    **EXPERTS,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+GRANITE = {
+    "logits_scaling": 8.0,
+    "attention_multiplier": 0.3,
+    "embedding_multiplier": 2.0,
+    "residual_multiplier": 0.5,
+}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "attn_pdrop": 0.5}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Apertus": {},
+    "Arcee": HEADS,
+    "BitNet": {},
+    "Cohere": {"logit_scale": 0.3},
+    "Cohere2": HEADS | {"sliding_window": 32},
+    "DeepseekV3": DEEPSEEK | LATENT | {"num_key_value_heads": 4},
+    "Dots1": HEADS | DEEPSEEK,
+    "Ernie4_5": HEADS,
+    "Exaone4": {"sliding_window": 32},
+    "FlexOlmo": EXPERTS,
+    "GPT2": GPT2,
+    "GPTNeoX": {},
+    "Gemma": HEADS,
+    "Gemma3Text": HEADS | {"sliding_window": 32, "final_logit_softcapping": 5.0},
+    "Glm": HEADS,
+    "Glm4": HEADS,
+    "Glm4Moe": HEADS | DEEPSEEK,
+    "Granite": GRANITE,
+    "GraniteMoe": EXPERTS | {"logits_scaling": 4.0},
+    "Helium": HEADS,
+    "HunYuanDenseV1": HEADS,
+    "Ministral": HEADS,
+    "Ministral3": HEADS,
+    "Mistral": {"sliding_window": 32},
+    "Mixtral": EXPERTS | {"sliding_window": None},
+    "OPT": {"word_embed_proj_dim": 32, "ffn_dim": 48, "dropout": 0.5},
+    "Olmo": {},
+    "Olmo2": {},
+    "Olmo3": {"sliding_window": 32},
+    "Olmoe": EXPERTS,
+    "Persimmon": {},
+    "Phi": {},
+    "Phi3": {},
+    "Phimoe": EXPERTS,
+    "Qwen3Moe": HEADS | EXPERTS,
+    "SeedOss": HEADS,
+    "SmolLM3": {"no_rope_layer_interval": 2},
+    "Starcoder2": {"sliding_window": None},
+}
+REFUSED = {
+    "Gemma2": (HEADS, "soft caps"),
+    "GptOss": (HEADS | EXPERTS, "sinks"),
+    "Gemma4Text": (
+        HEADS | {"global_head_dim": 16, "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8},
+        "its layers have different heads",
+    ),
+    "Qwen3_5Text": (HEADS, "layer 0 does not attend to all earlier tokens"),
+    "Qwen3Next": (HEADS | EXPERTS, "layer 0 does not attend to all earlier tokens"),
+    "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "layer 0 does not attend to all earlier tokens"),
+    "StableLm": ({}, "do not hand arguments to their attention"),
+    "Falcon": ({}, "its code in transformers fails"),
+    "DiffLlama": ({}, "its logits differ from transformers'"),
+}
+PROMPTS = [(5, 6, 7, 8, 9, 10, 11, 12, 13, 14), (5, 6, 7, 8, 9, 10, 11, 12, 3), (20, 21, 22)]
+SAMPLING = Sampling(max_new_tokens=12, seed=1)
+
+
+def save_model(family: str, options: dict[str, Any], folder: Path) -> Path:
+    """Write a model whose every weight is random: norms and biases too."""
+    config = getattr(transformers, f"{family}Config")(**(SMALL | options))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(float(parameter.dim() == 1), 0.2)
+    model.save_pretrained(folder)
+    return folder
+
+
+def load_theirs(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+
+
+def score(theirs: Any, row: Row) -> torch.Tensor:
+    """transformers' log-probs of the trained tokens of a row."""
+    ids = torch.tensor([row.tokens])
+    logprobs = torch.log_softmax(theirs(input_ids=ids, use_cache=False).logits[0].float(), -1)
+    first = len(row.tokens) - len(row.loss_mask)
+    return logprobs[first - 1 : -1].gather(1, ids[0, first:, None])[:, 0]
+
+
+def sample(model: Any, prompts: list[tuple[int, ...]] = PROMPTS, **options: Any) -> list[Row]:
+    engine = Engine(model, max_model_len=32, kv_tokens=512, page_size=4, **options)
+    done = engine.generate(prompts, SAMPLING)
+    pairs = zip(prompts, done, strict=True)
+    return [
+        Row((*p, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, rollout_id=n)
+        for n, (p, c) in enumerate(pairs)
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probs_and_gradients_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    """In parts, in a batch, after a shared prefix and in a pack; what is saved is what was loaded."""
+    folder = save_model(family, FAMILIES[family], tmp_path / "start")
+    theirs, model = load_theirs(folder), weights.load(folder)
+    rows = sample(model, max_prefill_tokens=7)  # the second prompt finds eight tokens of the first in the cache
+    for row in rows:
+        torch.testing.assert_close(torch.tensor(row.logprobs), score(theirs, row), atol=1e-5, rtol=0)
+    assert sample(model, PROMPTS[1:2])[0].tokens == rows[1].tokens  # a seed gives the same tokens alone
+
+    trainer = Trainer(model, OptimizerSection(lr=0.0, gradient_checkpointing=True), GRPOConfig())
+    [pack] = pack_rows(rows, 4096, model.device)
+    trained, _ = trainer._compute_logprobs(model, pack, 1.0)
+    trained.sum().backward()
+    sum(score(theirs, row).sum() for row in rows).backward()
+    expected = dict(theirs.named_parameters())
+    total = get_total_norm([p.grad for p in expected.values() if p.grad is not None])
+    for name, parameter in model.named_parameters():
+        if expected[name].grad is None:
+            assert parameter.grad is None or not parameter.grad.any()
+        else:
+            assert (parameter.grad - expected[name].grad).norm() < 1e-5 * total, name
+
+    weights.save(model, tmp_path / "saved", folder)
+    again = dict(load_theirs(tmp_path / "saved").named_parameters())
+    assert again.keys() == expected.keys()
+    assert all(torch.equal(again[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_a_family_that_would_be_computed_wrongly_is_refused_by_name(family: str, tmp_path: Path) -> None:
+    options, reason = REFUSED[family]
+    folder = save_model(family, options, tmp_path)
+    with pytest.raises(CheckpointError, match=f"model_type '.*' is not supported: .*{reason}"):
+        weights.load(folder)
+
+
+def test_a_context_beyond_a_window_is_refused(tmp_path: Path) -> None:
+    model = weights.load(save_model("Mistral", FAMILIES["Mistral"], tmp_path))
+    assert Engine(model, kv_tokens=64).max_model_len == 32
+    with pytest.raises(ValueError, match="max_model_len 64 is above 32, the window of some of its layers"):
+        Engine(model, max_model_len=64)
+
+
+@pytest.mark.parametrize("family", ["SmolLM3", "Qwen3Moe"])
+def test_adapters_are_those_of_peft(family: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    folder = save_model(family, FAMILIES[family], tmp_path / "start")
+    model = weights.load(folder)
+    lora.add_adapters(model, LoRASection(rank=4, alpha=8, targets=("q_proj", "o_proj")), seed=3)
+    rows = sample(model)
+    Trainer(model, OptimizerSection(lr=1e-2), GRPOConfig()).grpo_step(rows)
+    lora.save(model, tmp_path / "adapter", folder)
+    theirs = peft.PeftModel.from_pretrained(load_theirs(folder), tmp_path / "adapter")
+    for row in sample(model):
+        torch.testing.assert_close(torch.tensor(row.logprobs), score(theirs, row), atol=1e-5, rtol=0)
+
+
+def test_a_checkpointed_layer_is_computed_twice_and_only_where_gradients_are_wanted(tmp_path: Path) -> None:
+    model = weights.load(save_model("Olmo2", {}, tmp_path))
+    calls = []
+    model.get_submodule("model.layers.0.mlp").register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    for checkpointing, count in ((False, 1), (True, 2)):
+        trainer = Trainer(model, OptimizerSection(lr=0.0, gradient_checkpointing=checkpointing), GRPOConfig())
+        calls.clear()
+        trainer.grpo_step([Row((1, 2, 3), (1,), (-4.5,), 1.0, 0)])
+        assert calls == [True] * count
+    reference = Trainer(model, OptimizerSection(lr=0.0), GRPOConfig(kl_loss_coef=0.1))
+    assert reference.grpo_step([Row((1, 2, 3), (1,), (-4.5,), 1.0, 0)])["kl_loss"] < 1e-9
+
+
+def test_what_a_family_lacks_is_named(tmp_path: Path) -> None:
+    model = weights.load(save_model("GPT2", GPT2, tmp_path))
+    with pytest.raises(CheckpointError, match=r"model.lora.targets: the model has no linear map named q_proj or"):
+        lora.add_adapters(model, LoRASection(rank=4))
+    with pytest.raises(CheckpointError, match=r"model.compile is for Qwen2, Qwen2.5, Qwen3 and Llama"):
+        Trainer(model, OptimizerSection(lr=0.0), GRPOConfig(), compiled=True)
+
+
+def test_a_checkpoint_must_hold_every_tensor_and_no_other(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = save_model("Olmo2", {}, tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file(tensors | {"extra": torch.ones(2)}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="1 tensors have no place, the first is extra"):
+        weights.load(folder)
+    save_file({n: t for n, t in tensors.items() if n != name}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"1 tensors are missing, the first is {name}"):
+        weights.load(folder)
+
+
+def test_the_readme_lists_these_families() -> None:
+    text = (Path(weights.__file__).parent / "README.md").read_text()
+    assert f"{', '.join(FAMILIES)}" in " ".join(text.split())
+    assert all(f"{family}" in text for family in REFUSED)
