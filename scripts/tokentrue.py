@@ -122,7 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue",
         description="Train agentic RL methods, evaluate them, and run what they need.",
-        epilog='completion in bash and zsh:\n  eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
+        epilog='shell completion: eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
