@@ -17,6 +17,7 @@ from pathlib import Path
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
 from core.config import RecipeError, import_function
+from core.environments import find_files
 from core.gateway import AgentMethod, Command, RunAgent, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
@@ -59,7 +60,12 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     name = task.metadata.get("agent") or next(iter(agents))
     if task.earlier_messages and agents[name].command:
         return "messages", f"the program of agent {name} gets the question alone", "write all into the question"
-    if agents[name].environment and not isinstance(task.metadata.get("index"), int):
+    if (environment := agents[name].environment) is not None and environment.kind == "mcp":
+        try:
+            find_files(task)
+        except RolloutError as error:
+            return "metadata.files", str(error), "correct the record"
+    elif environment is not None and not isinstance(task.metadata.get("index"), int):
         return (
             "metadata.index",
             f"names no task of {name}'s environment",

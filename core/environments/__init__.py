@@ -9,11 +9,12 @@ from typing import Annotated
 from pydantic import Field
 
 from core.environments.base import AgentEnvironment
+from core.environments.mcp import McpEntry, find_files
 from core.environments.openenv import OpenEnvEntry
 from core.environments.tool_loop import AgentTool, run_tool_loop
 from core.environments.verifiers import VerifiersEntry
 
-AnyEnvironment = Annotated[VerifiersEntry | OpenEnvEntry, Field(discriminator="kind")]
+AnyEnvironment = Annotated[VerifiersEntry | OpenEnvEntry | McpEntry, Field(discriminator="kind")]
 """Describes the environment of an agent; `kind` says of which standard."""
 
-__all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "run_tool_loop"]
+__all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "find_files", "run_tool_loop"]

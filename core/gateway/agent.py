@@ -85,6 +85,8 @@ class Outcome:
     reward: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     truncated: bool = False
+    task: Task | None = None
+    """Holds the task as `grade` shall see it, if it shall see more than the record's."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -160,7 +162,9 @@ class AgentMethod(Method):
             task.task_id,
             finished.turns,
             status="truncated" if failure is not None or outcome.truncated else "completed",
-            reward=outcome.reward if self.grade is None else await call_reward(self.grade, task, outcome.answer),
+            reward=outcome.reward
+            if self.grade is None
+            else await call_reward(self.grade, outcome.task or task, outcome.answer),
             metrics={
                 "turns": len(finished.turns),
                 **{name: float(n) for name, n in finished.counters.items()},

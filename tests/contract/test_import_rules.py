@@ -32,7 +32,7 @@ inspect      -> config data engine hub options policy report rewards rollout run
 train        -> algorithms config data engine hub options policy rollout runs seeds text training_options types worlds
 worlds       -> config data options rollout runs text types
 engine       -> http_client hub options policy serving text types vllm_wire
-environments -> gateway options policy rollout text types
+environments -> gateway options policy rollout text tools types
 gateway      -> policy rollout seeds serving text types vllm_wire
 tools        -> options retrieval sandbox
 retrieval    -> http_client options serving types

@@ -2,6 +2,7 @@
 
 python validate.py read training-trace.jsonl atif.jsonl
 python validate.py write FILE.jsonl
+python validate.py tasks FOLDER...
 """
 
 from __future__ import annotations
@@ -40,5 +41,18 @@ def write(path: Path) -> None:
     path.write_text("".join(f"{line}\n" for line in (trace.model_dump_json(), trajectory.model_dump_json())))
 
 
+def tasks(*folders: Path) -> None:
+    """Print the names of Harbor's tasks in these folders. Raises an error for one that Harbor would not take."""
+    import typing
+
+    import typing_extensions
+
+    typing.override = typing_extensions.override  # Python 3.11 has none
+    from harbor.models.task.task import Task
+
+    assert all(map(Task.is_valid_dir, folders))
+    print(json.dumps([Task(folder).name for folder in folders]))
+
+
 if __name__ == "__main__":
-    {"read": read, "write": write}[sys.argv[1]](*map(Path, sys.argv[2:]))
+    {"read": read, "write": write, "tasks": tasks}[sys.argv[1]](*map(Path, sys.argv[2:]))

@@ -1,0 +1,229 @@
+"""Servers of the Model Context Protocol: their tools for an agent (kind `mcp`), or one tool for a planner (McpTool).
+
+A server that is started here serves one rollout, or one call of McpTool, and ends with it: no rollout finds what
+another has left. It is a program of the user's, and runs in no sandbox. All this needs the package `mcp`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, PositiveFloat, PrivateAttr, model_validator
+
+from core.environments.base import AgentEnvironment
+from core.environments.tool_loop import AgentTool, run_tool_loop
+from core.gateway import Endpoint, Outcome
+from core.options import RecipeError, Section
+from core.rollout.method import RolloutError
+from core.text.tool_calls import ToolCall, ToolSchema, check_call
+from core.tools.base import Arguments, Tool, ToolContext, ToolError, ToolResult
+from core.types import Task
+
+FAILED = "error: "
+"""Begins what a failed call says."""
+
+
+class McpServer(Section):
+    """Names a server: a program to start, or the URL of one that runs."""
+
+    command: tuple[str, ...] = ()
+    """Starts the server, which talks over stdin and stdout. It starts in a fresh folder, for whose path `{folder}`
+    stands. Of our variables it has PATH, HOME and their like; `env NAME=VALUE` before the program adds one."""
+    url: str | None = None
+    """Names a server that runs, with its path, such as http://HOST:PORT/mcp."""
+    tools: tuple[str, ...] = ()
+    """Names the tools that are shown; by default all."""
+    reply_s: PositiveFloat = 60.0
+    """Limits the seconds until the server is ready, and those of one call."""
+
+    @model_validator(mode="after")
+    def _is_one_server(self) -> McpServer:
+        if (self.url is None) == (not self.command):
+            raise ValueError("needs either `command`, which starts a server, or `url`, of one that runs")
+        return self
+
+
+@asynccontextmanager
+async def open_servers(
+    servers: Mapping[str, McpServer], files: Mapping[str, str]
+) -> AsyncIterator[tuple[Path, list[AgentTool]]]:
+    """Start or connect to servers; give their folder, with `files` in it, and their tools. What was started is ended.
+
+    Raises:
+        RolloutError: a server is not ready, or does not have the tools (`environment`); the message names it.
+    """
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    name, state, tools = "", "is not ready", dict[str, AgentTool]()
+    thrown: Exception | None = None
+    with tempfile.TemporaryDirectory(prefix="mcp-") as folder, tempfile.TemporaryFile("w+") as log:
+        for path, text in files.items():
+            Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, path).write_text(text)
+        try:
+            async with AsyncExitStack() as stack:
+                for name, server in servers.items():
+                    opens: Any = server.url
+                    if server.command:
+                        words = [str(Path(word).resolve()) if Path(word).is_file() else word for word in server.command]
+                        words[0] = sys.executable if words[0] == "python" else words[0]
+                        rest = [word.replace("{folder}", folder) for word in words[1:]]
+                        opens = stdio_client(StdioServerParameters(command=words[0], args=rest, cwd=folder), errlog=log)
+                    async with asyncio.timeout(server.reply_s):
+                        client = await stack.enter_async_context(Client(opens, read_timeout_seconds=server.reply_s))
+                        listed = await client.list_tools()
+                        found = {tool.name: tool for tool in listed.tools}
+                        while listed.next_cursor:
+                            listed = await client.list_tools(cursor=listed.next_cursor)
+                            found |= {tool.name: tool for tool in listed.tools}
+                    shown = server.tools or tuple(found)
+                    if wrong := [tool for tool in shown if tool in tools or tool not in found]:
+                        raise LookupError(f"{wrong[0]} is a tool of two servers, or none of its {', '.join(found)}")
+                    for one in map(found.__getitem__, shown):
+                        schema = ToolSchema(one.name, one.description or "", one.input_schema)
+                        tools[one.name] = AgentTool(schema, partial(call_tool, client, name, folder, one.name))
+                name, state = " or ".join(servers), "has ended"
+                try:
+                    yield Path(folder), [*tools.values()]
+                except Exception as error:
+                    thrown = error
+                    raise
+        except Exception as error:
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):  # the client makes groups of errors, those of our caller too
+                cause = cause.exceptions[0]
+            if cause is thrown:
+                raise cause from None
+            log.seek(0)
+            said = f"{type(cause).__name__}: {cause} {log.read()[-500:]}".strip()
+            raise RolloutError("environment", f"the MCP server {name} {state}: {said}") from error
+
+
+async def call_tool(client: Any, server: str, folder: str, tool: str, /, **arguments: Any) -> str:
+    """Return what a tool says; where it failed or took too long, that begins with FAILED.
+
+    Raises:
+        RolloutError: the server has ended (`environment`).
+    """
+    from mcp_types import CONNECTION_CLOSED
+
+    try:
+        result = await client.call_tool(tool, arguments)
+        parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
+        said = (FAILED if result.is_error else "") + "\n".join(parts)
+    except Exception as error:
+        if getattr(error, "code", CONNECTION_CLOSED) == CONNECTION_CLOSED:  # errors of HTTP have no code
+            raise RolloutError("environment", f"the MCP server {server} ended during {tool}: {error}") from error
+        said = f"{FAILED}{error}"
+    # Where the folder lies is chance: a run repeats only if the policy does not see it.
+    return said.replace(f"{folder}/", "").replace(folder, ".")
+
+
+def read_schemas(key: str, servers: Mapping[str, McpServer]) -> list[ToolSchema]:
+    """Open the servers once, and return their tools. Raises RecipeError, which names the key, for what is not there."""
+
+    async def read() -> list[ToolSchema]:
+        async with open_servers(servers, {}) as (_, tools):
+            return [tool.schema for tool in tools]
+
+    try:
+        with ThreadPoolExecutor(1) as thread:  # a loop may run in this one
+            return thread.submit(asyncio.run, read()).result()
+    except (ImportError, RolloutError) as error:
+        fix = "; it needs pip install 'tokentrue[mcp]'" if isinstance(error, ImportError) else ""
+        raise RecipeError(f"{key}: {error}{fix}") from error
+
+
+class McpEntry(Section):
+    """Lends the tools of MCP servers to our plain agent, whose answer the agent's `reward` looks at.
+
+    `metadata.files` of a record, as path -> text, lie in the folder of its rollout. In the task that `reward` gets, it
+    is what lies there in the end.
+    """
+
+    kind: Literal["mcp"]
+    servers: Mapping[str, McpServer] = Field(min_length=1)
+    system: str = ""
+    """Begins the system message."""
+
+    def open(self, key: str, max_turns: int) -> McpEnvironment:
+        """Prepare the agent, and see that its servers start. Raises RecipeError, which names the key."""
+        read_schemas(key, self.servers)
+        return McpEnvironment(self)
+
+
+class McpEnvironment(AgentEnvironment):
+    """Runs the plain agent with the tools of servers."""
+
+    def __init__(self, entry: McpEntry):
+        self.entry = entry
+
+    async def read_task(self, index: int) -> tuple[str, None]:
+        raise RolloutError("bad_task", "MCP servers have tools and no tasks; write records of your own")
+
+    async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
+        answer, truncated = "", False
+        async with open_servers(self.entry.servers, find_files(task)) as (folder, tools):
+            try:
+                answer = await run_tool_loop(endpoint, task.messages, tools, self.entry.system)
+            except RuntimeError as error:  # the gateway refused a request
+                if isinstance(error, RolloutError) or endpoint.session is None or not endpoint.session.reached_limit:
+                    raise
+                truncated = True
+            left = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+            files = {path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in left}
+        seen = replace(task, metadata={**task.metadata, "files": files})
+        return Outcome(answer, truncated=truncated, task=seen)
+
+
+def find_files(task: Task) -> Mapping[str, str]:
+    """Return `metadata.files` of a task. Raises RolloutError (`bad_task`)."""
+    files = task.metadata.get("files") or {}
+    texts = files.items() if isinstance(files, Mapping) else [(".", None)]
+    if any(not isinstance(text, str) or Path(path).is_absolute() or ".." in Path(path).parts for path, text in texts):
+        raise RolloutError("bad_task", f"task {task.task_id}: metadata.files must be path -> text, inside of a folder")
+    return files
+
+
+class AnyArguments(Arguments):
+    """Holds arguments that a server describes."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class McpTool(Tool):
+    """Calls one tool of a server, which is started or connected to for each call."""
+
+    arguments: ClassVar[type[Arguments]] = AnyArguments
+
+    description: str = ""
+    """Tells the planner what the tool does; by default what the server says. Its schema follows."""
+    server: McpServer
+    """Names the server, and in `tools` the tool."""
+    _schema: ToolSchema = PrivateAttr()
+
+    def model_post_init(self, context: Any) -> None:
+        self._schema, *others = read_schemas(f"tool {self.name}", {self.name: self.server})
+        if others:
+            raise ToolError(f"tool {self.name}: name one tool of the server, as server.tools=[{self._schema.name}]")
+        schema = json.dumps(self._schema.parameters, ensure_ascii=False)
+        described = f"{self.description or self._schema.description}\n  Arguments, as JSON schema: {schema}"
+        vars(self)["description"] = described  # the tool is frozen from here on
+
+    async def call(self, arguments: AnyArguments, context: ToolContext) -> ToolResult:
+        given = arguments.model_dump()
+        if error := check_call(ToolCall(self._schema.name, given), [self._schema]):
+            return ToolResult("bad_arguments", error.message, error=error.kind)
+        async with open_servers({self.name: self.server}, {}) as (_, [tool]):
+            said = await tool.run(**given)
+        return ToolResult("error", said, error=said) if said.startswith(FAILED) else ToolResult("ok", said)
