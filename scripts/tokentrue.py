@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,7 @@ GROUPS = {
     "evaluate": "Scores",
     "serve": "Start servers",
     "inspect": "Rollouts",
-    "data": "Data and models",
+    "data": "Data",
     "convert": "Convert checkpoints",
     "speed": "Measure speed and memory",
 }
@@ -81,6 +82,7 @@ COMMANDS = {
     "speed engines": Subcommand("benchmarks.speed.__main__", "Rollouts and training steps beside TRL and others"),
     "speed gpu": Subcommand("benchmarks.speed.gpu", "Decode, serving and training on a GPU, beside what it allows"),
     "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
+    "exactness": Subcommand("benchmarks.exactness.command", "What capture layers train of the same conversations"),
     "sandbox": Subcommand("core.sandbox.__main__", "Run a Python file in the sandbox and print its result"),
 }
 
@@ -123,7 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tokentrue",
         description="Train agentic RL methods, evaluate them, and run what they need.",
         epilog='shell completion: eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, indent_increment=1),  # a long name fits its line
     )
     top = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     groups = {}
@@ -133,7 +135,7 @@ def make_parser() -> argparse.ArgumentParser:
             top.add_parser(name, help=command.help)
             continue
         if group not in groups:
-            members = ", ".join(other.split()[1] for other in COMMANDS if other.startswith(f"{group} "))
+            members = " ".join(other.split()[1] for other in COMMANDS if other.startswith(f"{group} "))
             about = GROUPS[group]
             group_parser = top.add_parser(group, help=f"{about}: {members}", description=f"{about}.")
             groups[group] = group_parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -1,4 +1,4 @@
-"""Lets other projects' capture layers talk to our servers; runs in their environment and imports nothing of ours.
+"""Lets other projects' capture layers talk to our servers; runs in their environment, with what exactness has for that.
 
 python capture_drivers.py NAME ENGINE_URL GATEWAY_URL MODEL_FOLDER
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from benchmarks.exactness.layers import serve
 
 MESSAGES = [
     {"role": "system", "content": "You are brief."},
@@ -33,19 +32,6 @@ TOOLS = [
 ]  # fmt: skip
 BUDGET = 24
 Turn = tuple[list[int], list[int], list[float]]
-
-
-def serve(app: Any) -> str:
-    """Serve an application in a thread; return its URL."""
-    import uvicorn
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
-    threading.Thread(target=server.run, daemon=True).start()
-    while not server.started:
-        time.sleep(0.05)
-    return f"http://127.0.0.1:{port}"
 
 
 def join_chunks(chunks: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from aiohttp.test_utils import TestServer
 
+from benchmarks.exactness.layers import ROOT
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
@@ -75,7 +77,7 @@ async def run_layer(python: str, layer: str, model: Path) -> bool:
     async with serve_gateway(gateway) as url:
         process = await asyncio.create_subprocess_exec(
             python, str(DRIVERS), layer, f"http://127.0.0.1:{server.port}", url, str(model.resolve()),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         output, errors = await process.communicate()
     await server.close()

@@ -27,7 +27,6 @@ class ScriptedModel:
     def __init__(self, *, tidy: bool = False) -> None:
         self.tidy = tidy
         self.writer = RandomModel(make_tokenizer("qwen3"), "hermes", seed=0)
-        self.end_text: str = self.writer.tokenizer.eos_token
         self.sampled: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.prompts: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)

@@ -15,8 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from core.text.call_formats import read_hermes, read_reply
-from core.text.tool_calls import ToolSchema
+from benchmarks.exactness.layers import make_slime_parser
 from core.types import Sampling
 from tests.optional.clients.scripted import ScriptedModel
 
@@ -40,18 +39,16 @@ class SlimeSide:
         sys.path.insert(0, str(root))
         self.common = importlib.import_module("slime.agent.adapters.common")
         self._trajectory = importlib.import_module("slime.agent.trajectory")
-        self._parsing = importlib.import_module("slime.agent.parsing")
         self._sample = importlib.import_module("slime.utils.types").Sample
         self._model = model
+        self.tokenizer = model.tokenizer_with(TEMPLATE)
         self._names: dict[Any, str] = {}
 
     def make_adapter(self, client: str, name: str) -> Any:
         """Make the adapter of a conversation, in the protocol of a client."""
         adapters = importlib.import_module("slime.agent.adapters")
         kind = adapters.AnthropicAdapter if "anthropic" in client else adapters.OpenAIAdapter
-        adapter = kind(
-            tokenizer=self._model.tokenizer_with(TEMPLATE), sglang_url="http://127.0.0.1", tool_parser="qwen"
-        )
+        adapter = kind(tokenizer=self.tokenizer, sglang_url="http://127.0.0.1", tool_parser="qwen")
         self._names[adapter] = name
         return adapter
 
@@ -64,13 +61,6 @@ class SlimeSide:
             finish_reason=answer.finish_reason,
             output_log_probs=list(answer.logprobs),
         )
-
-    def read(self, raw_output: str, *, tools_schema: list[Any] | None, **_: Any) -> Any:
-        """Take the place of parse_model_output."""
-        tools = [ToolSchema(t["function"]["name"], "", t["function"]["parameters"]) for t in tools_schema or ()]
-        reply = read_reply(raw_output.removesuffix(self._model.end_text), read_hermes, tools)
-        calls = [{"name": call.name, "input": dict(call.arguments)} for call in reply.calls]
-        return self._parsing.ParsedModelOutput(reply.reasoning, reply.text, calls)
 
     async def describe(self, adapter: Any) -> str:
         """Say how many tokens of a conversation slime trains, and in how many samples."""
@@ -89,7 +79,7 @@ async def serve_slime(side: SlimeSide, client: str, names: Sequence[str]) -> Asy
     app = web.Application()
     for name, adapter in adapters.items():
         app.add_subapp(f"/s/{name}", adapter.app)
-    replaced = {"call_sglang_generate": side.ask, "parse_model_output": side.read}
+    replaced = {"call_sglang_generate": side.ask, "parse_model_output": make_slime_parser(side.tokenizer)}
     kept = {name: getattr(side.common, name) for name in replaced}
     for name, function in replaced.items():
         setattr(side.common, name, function)

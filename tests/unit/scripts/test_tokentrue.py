@@ -29,7 +29,7 @@ def test_help_fits_one_screen_and_imports_no_command() -> None:
         lines = done.stdout.splitlines()
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 80
-    assert all(f"    {name} " in tokentrue.make_parser().format_help() for name in ("train", "evaluate", "report"))
+    assert all(f"  {name} " in tokentrue.make_parser().format_help() for name in ("train", "evaluate", "report"))
 
 
 @pytest.mark.parametrize("name", tokentrue.COMMANDS)
