@@ -1,8 +1,8 @@
 """Runs decoders of transformers that have no file of ours: its modules compute the layers, the engine the attention.
 
-Every layer must attend causally to all earlier tokens, and all with the same heads. `describe` finds out by a forward
-without data, before a weight is read. `check_forward` compares the loaded model with transformers' own attention, so a
-family that computes anything else between its tokens is refused. Tensor suffixes: core/__init__.py.
+Every layer must attend causally to earlier tokens, maybe in a window, and all with the same heads. `describe` finds out
+by a forward without data, before a weight is read. `check_forward` compares the loaded model with transformers' own
+attention, so a family that computes anything else between its tokens is refused. Tensor suffixes: core/__init__.py.
 """
 
 from __future__ import annotations
@@ -18,17 +18,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
 from core.engine.model import Attention, CausalLM, Linear, ModelConfig, select
+from core.engine.scores import Scores, attend_by_scores
 from core.hub import CheckpointError, count_positions
 
 NAME = "tokentrue"
 """Names our attention among those of transformers."""
-
-REFUSED = {"softcap": "soft caps", "s_aux": "sinks"}
-"""Names what the attention of some families has beside a causal mask and a scale, by transformers' arguments."""
 
 PROBE = 6
 """Counts the tokens on which a loaded model is compared with transformers."""
@@ -42,24 +39,25 @@ def attend_for(
     attention_mask: Tensor | None,
     *,
     attend: Attention | None = None,
+    longest: int = 0,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    **options: Any,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     """Give the heads of one layer, [1, H, T, D] and twice [1, K, T, D], to `attend`: transformers' interface."""
     if attend is None:
         raise ValueError("its layers in transformers do not hand arguments to their attention")
-    for option, words in REFUSED.items():
-        if options.get(option) is not None:
-            raise ValueError(f"its attention has {words}")
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     size, values = q_THD.shape[-1], v_TKD.shape[-1]
     if scaling is not None and not math.isclose(scaling, size**-0.5):  # our attention divides by the root of D
         q_THD = q_THD * (scaling * size**0.5)
-    if isinstance(attend, _Recorder):
-        attend.windows.append(sliding_window)
     # The cache keeps values and keys of one size.
-    out_THD = attend(module.layer_idx, q_THD.contiguous(), k_TKD.contiguous(), F.pad(v_TKD, (0, size - values)))  # type: ignore[arg-type]
+    heads = q_THD.contiguous(), k_TKD.contiguous(), F.pad(v_TKD, (0, size - values))
+    window = None if sliding_window is None or longest <= sliding_window else sliding_window
+    scores = Scores(window, softcap, s_aux)
+    out_THD = attend(module.layer_idx, *heads, scores if any(x is not None for x in scores) else None)
     return out_THD[None, ..., :values], None
 
 
@@ -68,9 +66,10 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.sizes: dict[int, tuple[int, int, int]] = {}
-        self.windows: list[int | None] = []
+        self.windows: dict[int, int | None] = {}
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scores: Scores | None) -> Tensor:
+        self.windows[layer] = None if scores is None else scores.window
         self.sizes[layer] = (q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2])
         return torch.empty_like(q_THD)
 
@@ -145,6 +144,7 @@ class AnyDecoder(CausalLM):
             attention_mask=ids_T.new_empty(1, 1, 1, 1, dtype=torch.bool),  # of four axes: transformers makes no other
             use_cache=False,
             attend=attend,
+            longest=self.config.max_positions if isinstance(attend, _Recorder) else int(positions_T.max()) + 1,
         )
         return select(out.last_hidden_state[0], keep_R)
 
@@ -180,26 +180,29 @@ def describe(hf: Any) -> ModelConfig:
         with torch.device("meta"):
             network = _make(hf)
             ids_T = torch.zeros(2, dtype=torch.long)
-            AnyDecoder(_sizes(hf, (1, 1, 1), None), network)(ids_T, ids_T, recorder)
+            AnyDecoder(_sizes(hf, (1, 1, 1)), network)(ids_T, ids_T, recorder)
         if missing := sorted(set(range(hf.num_hidden_layers)) - recorder.sizes.keys()):
-            raise ValueError(f"layer {missing[0]} does not attend to all earlier tokens")
+            raise ValueError(f"layer {missing[0]} does not attend to earlier tokens")
         if len(set(recorder.sizes.values())) > 1:
             raise ValueError("its layers have different heads")
+        for layer, kind in enumerate(getattr(hf, "layer_types", None) or ()):
+            whole = kind == "full_attention" or (
+                kind == "sliding_attention" and hf.sliding_window >= hf.max_position_embeddings
+            )
+            if not whole and not (kind == "sliding_attention" and recorder.windows[layer]):
+                raise ValueError(f"layer {layer} is {kind}, which transformers does not hand to its attention")
     except Exception as error:  # transformers raises whatever it trips over
         reason = error if isinstance(error, ValueError) else f"its code in transformers fails with {error!r}"
         raise ValueError(
             f"model_type {hf.model_type!r} is not supported: {reason}. Supported are qwen2, qwen3, llama and the "
-            "families of transformers whose layers all attend to every earlier token: core/engine/README.md"
+            "families of transformers whose layers all attend to earlier tokens: core/engine/README.md"
         ) from error
-    windows = [*recorder.windows, getattr(hf, "attention_chunk_size", None)]
-    return _sizes(hf, recorder.sizes[0], min((size for size in windows if size), default=None))
+    return _sizes(hf, recorder.sizes[0])
 
 
-def _sizes(hf: Any, heads: tuple[int, int, int], window: int | None) -> ModelConfig:
+def _sizes(hf: Any, heads: tuple[int, int, int]) -> ModelConfig:
     used = getattr(hf, "num_experts_per_tok", None) or 1
     width = getattr(hf, "moe_intermediate_size", None) if used > 1 else None
-    # Some configs have another name for their positions, which the attribute knows.
-    positions = count_positions({**hf.to_dict(), "max_position_embeddings": hf.max_position_embeddings})
     return ModelConfig(
         vocab_size=hf.vocab_size,
         hidden_size=hf.hidden_size,
@@ -209,7 +212,8 @@ def _sizes(hf: Any, heads: tuple[int, int, int], window: int | None) -> ModelCon
         num_kv_heads=heads[1],
         head_dim=heads[2],
         rms_norm_eps=0.0,
-        max_positions=min(positions, window or positions),
+        # Some configs have another name for their positions, which the attribute knows.
+        max_positions=count_positions({**hf.to_dict(), "max_position_embeddings": hf.max_position_embeddings}),
         tie_embeddings=bool(hf.tie_word_embeddings),
         qkv_bias=False,
         output_bias=False,
@@ -217,7 +221,6 @@ def _sizes(hf: Any, heads: tuple[int, int, int], window: int | None) -> ModelCon
         qk_norm=True,  # for the plan of memory, which counts norms
         inv_freq=(),
         rope_scale=1.0,
-        window=window,
         other=json.dumps(hf.to_dict(), default=str),
     )
 
@@ -271,14 +274,14 @@ def check_forward(model: AnyDecoder, folder: Path) -> None:
     """
     kept: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def attend(layer: int, *heads: Tensor) -> Tensor:
-        q_THD, k_SKD, v_SKD = heads
+    def attend(layer: int, q_THD: Tensor, k_SKD: Tensor, v_SKD: Tensor, scores: Scores | None) -> Tensor:
         if layer in kept:
             k_SKD, v_SKD = (torch.cat(pair) for pair in zip(kept[layer], (k_SKD, v_SKD), strict=True))
         kept[layer] = k_SKD, v_SKD
         q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_SKD, v_SKD))
-        mask = causal_lower_right(len(q_THD), len(k_SKD))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
+        key_S = torch.arange(len(k_SKD), device=q.device)
+        distance_LS = key_S[-len(q_THD) :, None] - key_S
+        return attend_by_scores(scores or Scores(), q, k, v, distance_LS[None])[0].transpose(0, 1)
 
     ids_T = torch.arange(PROBE, device=model.device) * 7 % model.config.vocab_size
     positions_T, cut = torch.arange(PROBE, device=model.device), PROBE // 2 + 1

@@ -20,6 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from core.engine.cache import NULL_PAGE, PagedCache, round_up
 from core.engine.kernel import DTYPES, attend_pages, find_kernel
+from core.engine.scores import Scores, attend_by_scores
 from core.engine.varlen import VarlenCall, has_varlen
 
 QUERIES_PER_PIECE = 256
@@ -63,11 +64,11 @@ class StepAttention:
     decode: DecodeAttention | None = None
     prefill: PrefillAttention | VarlenPrefill | None = None
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scores: Scores | None = None) -> Tensor:
         self.cache.kv[0, layer].index_copy_(0, self.places_T, k_TKD)
         self.cache.kv[1, layer].index_copy_(0, self.places_T, v_TKD)
         parts = [(self.decode, q_THD[: self.count]), (self.prefill, q_THD[self.count :])]
-        outputs = [attend(layer, queries) for attend, queries in parts if attend is not None]
+        outputs = [attend(layer, queries, scores) for attend, queries in parts if attend is not None]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -90,7 +91,8 @@ def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Sp
         attend.decode = DecodeAttention(cache, table_NP[: len(decode), :width], positions_T[: len(decode)])
     if prefill:
         sizes = cache.config.num_heads, cache.config.num_kv_heads, cache.config.head_dim
-        kind = VarlenPrefill if has_varlen(cache.device, cache.dtype, *sizes) else PrefillAttention
+        varlen = not cache.config.other and has_varlen(cache.device, cache.dtype, *sizes)
+        kind = VarlenPrefill if varlen else PrefillAttention
         attend.prefill = kind(cache, table_NP[len(decode) :], prefill)
     return positions_T, attend
 
@@ -135,7 +137,8 @@ class VarlenPrefill:
             room -= start + length
         self.calls = [_make_varlen_call(cache, table_NP, spans, part) for part in parts]
 
-    def __call__(self, layer: int, q_THD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, scores: Scores | None = None) -> Tensor:
+        assert scores is None, "only other families have scores, and they are padded"
         keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
         queries = q_THD.split([call.count for call in self.calls])
         return torch.cat([call(q, keys, values) for call, q in zip(self.calls, queries, strict=True)])
@@ -183,6 +186,19 @@ class _Bucket:
     mask_LS: Tensor | None
     """Holds the mask, None where no token is cached: the kernel's own causal mask says the same."""
 
+    def attend(self, q_NLHD: Tensor, k_NSKD: Tensor, v_NSKD: Tensor, scores: Scores | None) -> Tensor:
+        """Return the attended values, [N, H, L, D]."""
+        q_NHLD, k_NKSD, v_NKSD = (x.transpose(1, 2) for x in (q_NLHD, k_NSKD, v_NSKD))
+        if scores is None:
+            causal, grouped = self.mask_LS is None, q_NHLD.shape[1] != k_NKSD.shape[1]
+            return F.scaled_dot_product_attention(
+                q_NHLD, k_NKSD, v_NKSD, attn_mask=self.mask_LS, is_causal=causal, enable_gqa=grouped
+            )
+        # The last query stands at the last key.
+        key_S = torch.arange(k_NKSD.shape[2], device=q_NHLD.device)
+        distance_LS = key_S[-q_NHLD.shape[2] :, None] - key_S
+        return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD, distance_LS[None])
+
 
 class PrefillAttention:
     """Attends for the new tokens of N sequences, padded to buckets. Their keys and values lie in the cache already."""
@@ -201,17 +217,10 @@ class PrefillAttention:
                 row += bucket.tokens_NL.shape[1]
         self.row_T = torch.tensor(row_of, device=cache.device)
 
-    def __call__(self, layer: int, q_THD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, scores: Scores | None = None) -> Tensor:
         keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
         outputs = [
-            F.scaled_dot_product_attention(
-                q_THD[bucket.tokens_NL].transpose(1, 2),
-                keys[bucket.places_NS].transpose(1, 2),
-                values[bucket.places_NS].transpose(1, 2),
-                attn_mask=bucket.mask_LS,
-                is_causal=bucket.mask_LS is None,
-                enable_gqa=q_THD.shape[1] != keys.shape[1],
-            )
+            bucket.attend(q_THD[bucket.tokens_NL], keys[bucket.places_NS], values[bucket.places_NS], scores)
             for bucket in self.buckets
         ]
         return torch.cat([out_NHLD.transpose(1, 2).flatten(0, 1) for out_NHLD in outputs])[self.row_T]
@@ -287,16 +296,20 @@ class DecodeAttention:
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, positions_N: Tensor):
         self.cache = cache
+        self.gather = functools.cache(lambda: GatheredPages(cache, table_NP, lengths_N))
         lengths_N = positions_N + 1
         kernel = _find_page_kernel(cache)
         self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = (
-            GatheredPages(cache, table_NP, lengths_N)
+            self.gather()
             if kernel is None
             else functools.partial(kernel, table_NP=table_NP, lengths_N=lengths_N, page_size=cache.page_size)
         )
 
-    def __call__(self, layer: int, q_NHD: Tensor) -> Tensor:
-        return self.attend(q_NHD.contiguous(), self.cache.kv[0, layer], self.cache.kv[1, layer])
+    def __call__(self, layer: int, q_NHD: Tensor, scores: Scores | None = None) -> Tensor:
+        keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]
+        if scores is not None:
+            return self.gather().attend_by(scores, q_NHD, keys, values)
+        return self.attend(q_NHD.contiguous(), keys, values)
 
 
 def _find_page_kernel(cache: PagedCache) -> PageKernel | None:
@@ -339,6 +352,16 @@ class GatheredPages:
         count = _count_gathered(cache.kv[0, 0], len(positions_S))
         places_NS = find_places(cache, table_NP, sequences_N1, positions_S)
         self.parts = list(zip(places_NS.split(count), bias_NS.split(count), strict=True))
+        self.distances = (lengths_N[:, None] - 1 - positions_S).split(count)
+
+    def attend_by(self, scores: Scores, q_NHD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return the attended values [N, H, D] of a layer with scores of its own."""
+        queries = q_NHD[:, :, None].split([len(places_NS) for places_NS, _ in self.parts])
+        outputs = [
+            attend_by_scores(scores, q, keys[at].transpose(1, 2), values[at].transpose(1, 2), distance_NS[:, None])
+            for q, (at, _), distance_NS in zip(queries, self.parts, self.distances, strict=True)
+        ]
+        return torch.cat(outputs)[:, :, 0]
 
     def __call__(self, q_NHD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         # [N, K, H / K, D]: the heads of a group take the place that the tokens of a sequence have in prefill.

@@ -43,8 +43,6 @@ class ModelConfig:
     qk_norm: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
-    window: int | None = None
-    """Limits the context where layers attend to no more than so many tokens: the engine keeps no windows."""
     other: str = ""
     """Holds the whole config, as JSON, of a family without a file of ours: see any_decoder.py."""
 
@@ -89,11 +87,6 @@ class ModelConfig:
         Raises:
             ValueError: the model has fewer positions.
         """
-        if wanted is not None and wanted > self.max_positions == self.window:
-            raise ValueError(
-                f"max_model_len {wanted} is above {self.window}, the window of some of its layers. The engine computes "
-                "full attention, which is the same up to there; lower it"
-            )
         if wanted is not None and wanted > self.max_positions:
             raise ValueError(
                 f"max_model_len {wanted} is above the {self.max_positions} positions that config.json allows "
@@ -117,9 +110,9 @@ def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], fl
     return tuple(inv_freq.tolist()), float(scale)
 
 
-Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Attention = Callable[..., Tensor]
 """Computes how the packed tokens of one forward attend to each other; each layer calls it once, with its number and the
-queries [T, H, D], keys and values [T, K, D]. It returns the attended values, [T, H, D]."""
+queries [T, H, D], keys and values [T, K, D], and `Scores` if it has any. It returns the attended values, [T, H, D]."""
 
 
 @cache

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from core.engine.scores import Scores, attend_by_scores
 from core.engine.varlen import VarlenCall, find_dtype, has_varlen
 from core.types import Row
 
@@ -229,7 +230,9 @@ class PackedAttention:
         self.segments = segments
         self.device = device
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scores: Scores | None = None) -> Tensor:
+        if scores is not None:
+            return self.padded(q_THD, k_TKD, v_TKD, scores)
         sizes = q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2]
         attend = self.varlen_call if has_varlen(q_THD.device, find_dtype(q_THD), *sizes) else self.padded
         return attend(q_THD, k_TKD, v_TKD)
@@ -260,11 +263,11 @@ class _PaddedAttention:
         self.place_T = torch.empty_like(place)
         self.place_T[self.queries[place]] = place
 
-    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scores: Scores | None = None) -> Tensor:
         queries = q_THD.index_select(0, self.queries).split(self.query_counts)
         keys, values = (x.index_select(0, self.keys).split(self.key_counts) for x in (k_TKD, v_TKD))
         padded = [
-            bucket.attend(q, k, v).flatten(0, 1)
+            bucket.attend(q, k, v, scores).flatten(0, 1)
             for bucket, q, k, v in zip(self.buckets, queries, keys, values, strict=True)
         ]
         return torch.cat(padded).index_select(0, self.place_T)
@@ -337,18 +340,25 @@ class _PaddedBucket:
         # The keys are the tokens of the row: first its root's, then the branch's own.
         key_NS = torch.where(key_S < root_length_N1, root_start_N1 + key_S, start_N1 - root_length_N1 + key_S)
         self.key_NS = torch.where(key_S < keys_N1, key_NS, 0)
+        self.root_length_N1 = root_length_N1
         self.bias_N1LS: Tensor | None = None  # what is added to the scores; none where plain causal attention is right
         if segments[0].root_length:
-            # Query l is token root_length + l of the row. It sees the keys up to itself, so a query that is not padding
-            # never sees padding.
-            hidden_NLS = key_S > (root_length_N1 + query_L)[:, :, None]
+            # A query sees the keys up to itself, so a query that is not padding never sees padding.
+            hidden_NLS = self.measure_distances() < 0
             self.bias_N1LS = torch.zeros(hidden_NLS.shape, device=device).masked_fill_(hidden_NLS, -math.inf)[:, None]
 
-    def attend(self, q_XHD: Tensor, k_YKD: Tensor, v_YKD: Tensor) -> Tensor:
+    def measure_distances(self) -> Tensor:
+        """Return how far before a query of its row each key stands, [N, L, S]. Query l is token root_length + l."""
+        query_L, key_S = (torch.arange(x.shape[1], device=x.device) for x in (self.query_NL, self.key_NS))
+        return (self.root_length_N1 + query_L)[:, :, None] - key_S
+
+    def attend(self, q_XHD: Tensor, k_YKD: Tensor, v_YKD: Tensor, scores: Scores | None = None) -> Tensor:
         """Return the attended values, [N, L, H, D]; X lists the N x L padded queries, Y the N x S padded keys."""
         count = len(self.query_NL)
         # A view [N, L, heads, D] or [N, S, heads, D] becomes [N, heads, L or S, D].
         q_NHLD, k_NKSD, v_NKSD = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q_XHD, k_YKD, v_YKD))
+        if scores is not None:
+            return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD, self.measure_distances()).transpose(1, 2)
         grouped = q_NHLD.shape[1] != k_NKSD.shape[1]
         causal = self.bias_N1LS is None
         if self.bias_N1LS is not None and self.bias_N1LS.dtype != q_XHD.dtype:
