@@ -1,7 +1,7 @@
 """The inference engine: it samples from a model in plain PyTorch, in this process or behind a server.
 
-README.md shows what to import. The modules `weights`, `lora`, `varlen`, `scores`, `footprint` and `heap` are public as a
-whole, and so is `server`; that one is not imported here, because only a server needs an HTTP library.
+README.md shows what to import. The modules `weights`, `lora`, `varlen`, `scores`, `footprint` and `heap` are public as
+a whole, and so is `server`; that one is not imported here, because only a server needs an HTTP library.
 """
 
 from core.engine import footprint, heap, lora, scores, varlen, weights
