@@ -37,7 +37,7 @@ async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
     """Return the tasks of all environments. Raises RecipeError if there is none, and as an environment does."""
     tasks = []
     for name, entry in recipe.agent.agents.items():
-        if entry.environment is None:
+        if entry.environment is None or entry.environment.kind == "mcp":  # which has tools and no tasks
             continue
         environment = entry.environment.open(f"agent.agents.{name}.environment", entry.max_turns)
         try:
@@ -50,7 +50,7 @@ async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
     if without := sum(task.metadata["key"] is None for task in tasks):
         print(f"note: {without} tasks begin anew at each reset, so nothing tells whether they change")
     if not tasks:
-        raise RecipeError("agent.agents names no `environment`, so there are no tasks to write")
+        raise RecipeError("agent.agents names no `environment` with tasks of its own, so there are none to write")
     return tasks
 
 

@@ -25,7 +25,9 @@ def test_a_task_is_the_first_observation_of_its_index(tmp_path: Path, capsys: py
     recipe = tmp_path / "count.yaml"
     with serve_app(make_app()) as url:
         environment = {"kind": "openenv", "url": url, "action": "say", "show": ["text"]}
-        agents = {"count": {"environment": environment}, "mine": {"command": ["x"], "reward": "a.b"}}
+        servers = {"kind": "mcp", "servers": {"disk": {"command": ["x"]}}}
+        others = {"mine": {"command": ["x"], "reward": "a.b"}, "clerk": {"environment": servers, "reward": "a.b"}}
+        agents = {"count": {"environment": environment}, **others}
         assert write(recipe, agents, "--tasks", "2", "--first", "3") == 0
     assert "2 tasks, 3 to 4 of each" in capsys.readouterr().out
     tasks = read_tasks(recipe.with_suffix(".jsonl"), **SPEC.reading_options(SPEC.load(str(recipe))))
