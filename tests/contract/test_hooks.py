@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 METHODS = sorted(path.parent.name for path in (REPOSITORY / "agentic").glob("*/rollout.py"))
 MOST_MODULES = 22
 """Limits the modules of ours that come with a method's file; a package that holds nothing but a docstring is none."""
-WITH_MORE = {"agent": 41, "agentflow": 30, "coding": 62, "retool": 41, "search_r1": 29, "toolorchestra": 55}
+WITH_MORE = {"agent": 43, "agentflow": 30, "coding": 62, "retool": 41, "search_r1": 29, "toolorchestra": 55}
 """Limits those of the methods that call tools, the sandbox, a service, the gateway, environments or workspaces."""
 
 
