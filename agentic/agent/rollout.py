@@ -69,7 +69,7 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
         return (
             "metadata.index",
             f"names no task of {name}'s environment",
-            "write them with `tokentrue data environment --preset FILE --out FILE`",
+            "write them with `tokentrue data environment --preset FILE --out FILE --tasks 256`",
         )
     return None
 

@@ -41,5 +41,5 @@ def find_index(task: Task) -> int:
 
 
 def bad_task(task_id: str, problem: str) -> RolloutError:
-    fix = "write the tasks again with `tokentrue data environment --preset FILE --out FILE`"
+    fix = "write the tasks again with `tokentrue data environment --preset FILE --out FILE --tasks 256`"
     return RolloutError("bad_task", f"task {task_id}: {problem}; {fix}")
