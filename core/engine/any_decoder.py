@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from core.engine.model import Attention, CausalLM, Linear, ModelConfig, select
+from core.engine.model import Attention, CausalLM, Linear, ModelConfig, check_rope, select
 from core.engine.scores import Scores, attend_by_scores
 from core.hub import CheckpointError, count_positions
 
@@ -177,6 +177,7 @@ def describe(hf: Any) -> ModelConfig:
     try:
         if hf.get_text_config() is not hf:
             raise ValueError("it has more than a text model")
+        check_rope(hf)
         with torch.device("meta"):
             network = _make(hf)
             ids_T = torch.zeros(2, dtype=torch.long)

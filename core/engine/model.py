@@ -104,10 +104,19 @@ def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], fl
     if kind == "default":
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         return tuple((1.0 / rope["rope_theta"] ** exponents).tolist()), 1.0
-    if kind in ("dynamic", "longrope"):
-        raise ValueError(f"rope_type {kind!r} depends on the sequence length and is not supported; use yarn or linear")
+    check_rope(config)
     inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     return tuple(inv_freq.tolist()), float(scale)
+
+
+def check_rope(config: Any) -> None:
+    """Raise ValueError where rotations depend on the length of the sequence: a batch holds many lengths."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *(each for each in rope.values() if isinstance(each, dict))):  # or one for each kind of layer
+        if (kind := one.get("rope_type")) in ("dynamic", "longrope"):
+            raise ValueError(
+                f"rope_type {kind!r} depends on the sequence length and is not supported; use yarn or linear"
+            )
 
 
 Attention = Callable[..., Tensor]

@@ -52,6 +52,16 @@ GRANITE = {
     "residual_multiplier": 0.5,
 }
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "attn_pdrop": 0.5}
+LONG = {
+    "original_max_position_embeddings": 64,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "original_max_position_embeddings": 64,
+    },
+}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Apertus": {},
@@ -103,6 +113,7 @@ REFUSED = {
     "Qwen3_5Text": (HEADS, "layer 0 does not attend to earlier tokens"),
     "Qwen3Next": (HEADS | EXPERTS, "layer 0 does not attend to earlier tokens"),
     "Qwen2Moe": (EXPERTS | WINDOWS, "layer 0 is sliding_attention, which transformers does not hand to its attention"),
+    "Phi3": (LONG, "rope_type 'longrope' depends on the sequence length"),
     "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "layer 0 does not attend to earlier tokens"),
     "Llama4Text": (HEADS | EXPERTS | {"attention_chunk_size": 8}, "its code in transformers fails"),
     "StableLm": ({}, "do not hand arguments to their attention"),
