@@ -10,8 +10,8 @@ restored, so the tests run as the task has them.
   is written against this very plugin could still lie; use cases where that matters.
 - `eval_cmd` and `f2p_script` count by their exit code, as in slime. A package that ends its process with 0 passes them.
 - `verifier` is Harbor's: its files come into /tests after the diff, and the number that test.sh writes is the reward.
-  The whole repository is the agent's, so nothing in it is restored. Code under test runs beside test.sh, as in Harbor:
-  a process of it that stays could write that number.
+  The whole repository is the agent's, so nothing in it is restored. Code under test runs inside test.sh, as in Harbor:
+  it can end pytest with 0, or write the number itself.
 """
 
 from __future__ import annotations
@@ -251,7 +251,12 @@ async def _run_verifier(workspace: RepositoryWorkspace, task: RepositoryTask, ti
         return ended
     if result.exit_code > 128:  # what it had written until then is no verdict
         return DiffGrade("no_report", f"test.sh was ended by signal {result.exit_code - 128}")
-    read = "cd /logs/verifier && for file in reward.json reward.txt; do [ -f $file ] && exec cat $file; done; exit 1"
+    # Both are there and differ: one of them is not test.sh's.
+    read = (
+        "cd /logs/verifier && "
+        '{ [ ! -f reward.json ] || [ ! -f reward.txt ] || [ "$(cat reward.json)" = "$(cat reward.txt)" ]; } && '
+        "for file in reward.json reward.txt; do [ -f $file ] && exec cat $file; done; exit 1"
+    )
     report = await workspace.exec(read, timeout_s=workspace.limits.start_timeout_s, output_bytes=REPORT_BYTES)
     score = read_score(report.stdout) if report.ok else None
     if score is None:

@@ -56,7 +56,10 @@ def read_folder(folder: Path, notes: list[str]) -> Task:
     Raises:
         DataError: a file is missing or broken, or the task asks for what no workspace has.
     """
+    folder = folder.resolve()
     try:
+        for name in ("task.toml", "instruction.md", "tests"):
+            list_files(folder / name)
         config = tomllib.loads((folder / "task.toml").read_text())
         check_settings(folder, config)
         statement = CANARY.sub("", (folder / "instruction.md").read_text())
@@ -81,7 +84,8 @@ def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
         given |= {f"{part}.{name}": value for name, value in config.get(part, {}).items()}
     wrong = [name for name, value in given.items() if value and (name not in SETTINGS or OTHERS.get(name) == value)]
     wrong += [name for name in OTHER_CONTAINERS if (folder / name).exists()]
-    if str(given.get("schema_version", given.get("version", "1.4"))) > "1.4" or wrong:
+    version = str(given.get("schema_version", given.get("version", "1.4")))
+    if [int(part) for part in version.split(".")] > [1, 4] or wrong:
         fix = "leave the task out, or write it for one container of Linux without network, in schema 1.4"
         raise ValueError(f"no workspace has what {', '.join(wrong) or 'its schema_version'} asks for. Fix: {fix}.")
 
@@ -112,11 +116,13 @@ def read_environment(folder: Path, workdir: str | None) -> tuple[dict[str, Any],
     """Return a record's `workdir`, and its `repository` if files are all that it needs; else say what else it does."""
     current, files, why = PurePosixPath("/"), dict[PurePosixPath, Path](), ""
     text = (folder / "Dockerfile").read_text() if (folder / "Dockerfile").exists() else "there is no Dockerfile"
+    if len(re.findall(r"(?mi)^\s*FROM\s", text)) > 1:
+        why = "several stages"
     for line in map(str.strip, re.sub(r"(?m)^\s*#.*\n", "", text).replace("\\\n", " ").splitlines()):
         word, *words = line.split() or [""]
-        if word.upper() == "WORKDIR":
+        if word.upper() == "WORKDIR" and len(words) == 1 and "$" not in words[0]:
             current /= words[0]
-        elif word.upper() in ("COPY", "ADD") and len(words) > 1 and not re.search(r" --|[\[\"'$<*?:]|\.\.", line):
+        elif word.upper() == "COPY" and len(words) > 1 and not re.search(r" --|[\[\"'$<*?:]|\.\.", line):
             target = current / words[-1]
             into = len(words) > 2 or words[-1].endswith("/") or target == current
             for source in (folder / source.lstrip("/") for source in words[:-1]):
@@ -140,7 +146,7 @@ def read_environment(folder: Path, workdir: str | None) -> tuple[dict[str, Any],
 def list_files(path: Path) -> dict[PurePosixPath, Path]:
     """Return the files of a folder, or the one file, by their paths in it. Raises ValueError if one is not there."""
     found = [path, *sorted(path.rglob("*"))]
-    if wrong := [file for file in found if file.is_symlink() or not file.exists()]:
+    if wrong := [file for file in found if not file.exists() or file.resolve() != file]:
         raise ValueError(
             f"{wrong[0]} is missing, or a symbolic link, which may lead out. Fix: put the file itself there."
         )

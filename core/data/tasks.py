@@ -254,7 +254,7 @@ def _convert_orchestration(read: Fields, short: bool) -> Task:
 
 def _needs_no_answer(metadata: Record) -> bool:
     """Return whether an environment grades a task: one of tau2, or one that the record names."""
-    return _is_conversation(metadata) or "environment" in metadata
+    return _is_conversation(metadata) or ("environment" in metadata and isinstance(metadata.get("index"), int))
 
 
 def _is_conversation(metadata: Record) -> bool:

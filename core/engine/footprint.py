@@ -44,7 +44,8 @@ def step_bytes(config: ModelConfig, dtype: torch.dtype, *, prefilled: int, seque
     gathered = min(GATHERED_BYTES, cache_bytes(config, kv_tokens, dtype) // config.num_layers)
     # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
     layer = (prefilled + sequences) * (2 * config.hidden_size + 3 * config.intermediate_size)
-    return layer * dtype.itemsize + sampling_bytes(config, sequences) + gathered
+    scores = config.scored * 3 * 4 * config.num_heads * prefilled * min(kv_tokens, config.max_positions)
+    return layer * dtype.itemsize + sampling_bytes(config, sequences) + gathered + scores
 
 
 def format_bytes(size: int) -> str:

@@ -68,8 +68,11 @@ def add_adapters(model: CausalLM, sizes: AdapterSizes | None, seed: int = 0) -> 
     """Give each target of `sizes` an adapter, and freeze all other weights. Without `sizes` change nothing."""
     if sizes is None:
         return
-    if not (targets := _targets(model, sizes)):
-        raise CheckpointError(f"model.lora.targets: the model has no linear map named {' or '.join(sizes.targets)}")
+    targets = _targets(model, sizes)
+    if missing := sorted(set(sizes.targets) - {name.rpartition(".")[2] for name in targets}):
+        there = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, Linear)}
+        names = ", ".join(sorted(there))
+        raise CheckpointError(f"model.lora.targets: the model has no linear map {missing[0]}; name some of {names}")
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for linear in targets.values():

@@ -43,6 +43,8 @@ class ModelConfig:
     qk_norm: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
+    scored: bool = False
+    """Says that layers have scores of their own: see scores.py."""
     other: str = ""
     """Holds the whole config, as JSON, of a family without a file of ours: see any_decoder.py."""
 
@@ -288,7 +290,7 @@ class CausalLM(nn.Module):
     """Maps tokens to hidden states; `logits` is called only for the positions that need it."""
 
     plain_head = True
-    """Says that the logits are hidden states times the head's weight, with nothing between or after."""
+    """Says that the logits are hidden states times the head's weight, and no more than a bias."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

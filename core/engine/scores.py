@@ -28,9 +28,10 @@ def attend_by_scores(scores: Scores, q_NHLD: Tensor, k_NKSD: Tensor, v_NKSD: Ten
 
     `distance_NLS` tells how far before a query each key stands, negative after it; N may be 1.
     """
-    kv_heads, size = k_NKSD.shape[1], q_NHLD.shape[-1]
-    q_NKGLD = q_NHLD.unflatten(1, (kv_heads, -1))
-    scores_NKGLS = (q_NKGLD @ k_NKSD[:, :, None].transpose(-1, -2)).float() * size**-0.5
+    kv_heads, length, size = k_NKSD.shape[1], *q_NHLD.shape[-2:]
+    # The heads of a group stand one below the other, so keys and values are never repeated.
+    q_NKXD = q_NHLD.unflatten(1, (kv_heads, -1)).flatten(2, 3)
+    scores_NKGLS = (q_NKXD @ k_NKSD.transpose(-1, -2)).float().unflatten(2, (-1, length)) * size**-0.5
     if scores.cap is not None:
         scores_NKGLS = torch.tanh(scores_NKGLS / scores.cap) * scores.cap
     hidden_NLS = distance_NLS < 0
@@ -41,4 +42,5 @@ def attend_by_scores(scores: Scores, q_NHLD: Tensor, k_NKSD: Tensor, v_NKSD: Ten
         sinks_KG11 = scores.sinks_H.float().view(kv_heads, -1, 1, 1)
         scores_NKGLS = torch.cat([scores_NKGLS, sinks_KG11.expand(*scores_NKGLS.shape[:-1], 1)], dim=-1)
     weights_NKGLS = torch.softmax(scores_NKGLS, dim=-1)[..., : k_NKSD.shape[2]]
-    return (weights_NKGLS.to(v_NKSD.dtype) @ v_NKSD[:, :, None]).flatten(1, 2)
+    out_NKXD = weights_NKGLS.to(v_NKSD.dtype).flatten(2, 3) @ v_NKSD
+    return out_NKXD.unflatten(2, (-1, length)).flatten(1, 2)

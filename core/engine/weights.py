@@ -62,7 +62,7 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
         logger.info("%s: dtype auto is %s (%s)", folder, dtype, reason)
     if config.other:
         check_unquantized(folder)
-        weight_files(folder)
+        _find_dtype(folder)
         other = any_decoder.load(config, folder, getattr(torch, dtype), place)
         any_decoder.check_forward(other, folder)
         return other
@@ -96,13 +96,12 @@ def check(folder: Path) -> torch.dtype:
     """
     tensors = [tensor for path in weight_files(folder) for tensor in _load_file(path).values()]
     check_unquantized(folder)
-    if read_json(folder / "config.json").get("model_type") in ARCHITECTURES:
-        try:
-            config = load_config(folder)
-        except CheckpointError:
-            pass  # such as with a sliding window
-        else:
-            read(make_empty(config), folder)
+    try:
+        config = load_config(folder)
+    except CheckpointError:
+        pass  # a model that the engine does not run
+    else:
+        read(make_empty(config), folder)
     return max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
 
 
@@ -119,8 +118,8 @@ def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
     """
     check_unquantized(folder)
     if isinstance(model, AnyDecoder):
-        weight_files(folder)
-        return dict(any_decoder.load(model.config, folder, "auto", torch.device("cpu")).named_parameters())
+        stored = any_decoder.load(model.config, folder, _find_dtype(folder), torch.device("cpu"))
+        return any_decoder.name_tensors(stored)
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder):
         part = _load_file(path)
@@ -139,6 +138,16 @@ def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
             raise CheckpointError(f"{folder}: {name} has shape {found}, config.json says {expected}")
     _check_left_over(folder, wanted, tensors)
     return {name: tensors[name] for name in wanted}
+
+
+def _find_dtype(folder: Path) -> torch.dtype:
+    """Return the widest number format of the stored tensors. Raises CheckpointError for a quantized one."""
+    tensors = [pair for path in weight_files(folder) for pair in _load_file(path).items()]
+    for name, tensor in tensors:
+        if tensor.element_size() < 2:
+            raise CheckpointError(f"{folder}: {name} is {tensor.dtype}: quantized; take the plain checkpoint")
+    floats = [tensor.dtype for _, tensor in tensors if tensor.is_floating_point()]
+    return max(floats, key=lambda dtype: dtype.itemsize)
 
 
 def _load_file(path: Path) -> dict[str, torch.Tensor]:
@@ -170,8 +179,9 @@ def _check_left_over(folder: Path, wanted: Container[str], tensors: Mapping[str,
 @torch.no_grad()
 def assign(model: CausalLM, tensors: Mapping[str, torch.Tensor]) -> None:
     """Copy what `read` returned into `model` in place, so that everything that holds the model sees it."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(tensors[name])
+    wanted = any_decoder.name_tensors(model) if isinstance(model, AnyDecoder) else dict(model.named_parameters())
+    for name, tensor in wanted.items():
+        tensor.copy_(tensors[name])
 
 
 def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.Tensor] | None = None) -> None:

@@ -35,7 +35,8 @@ class AgentEnvironment(ABC):
 
 def find_index(task: Task) -> int:
     """Return `metadata.index` of a task. Raises RolloutError (`bad_task`)."""
-    if isinstance(index := task.metadata.get("index"), int):
+    index = task.metadata.get("index")
+    if isinstance(index, int) and not isinstance(index, bool) and index >= 0:
         return index
     raise bad_task(task.task_id, f"metadata.index is {index!r}, and names no task of the environment")
 

@@ -69,7 +69,7 @@ async def open_servers(
     with tempfile.TemporaryDirectory(prefix="mcp-") as folder, tempfile.TemporaryFile("w+") as log:
         for path, text in files.items():
             Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
-            Path(folder, path).write_text(text)
+            Path(folder, path).write_bytes(text.encode())
         try:
             async with AsyncExitStack() as stack:
                 for name, server in servers.items():
@@ -181,7 +181,7 @@ class McpEnvironment(AgentEnvironment):
                     raise
                 truncated = True
             left = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
-            files = {path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in left}
+            files = {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in left}
         seen = replace(task, metadata={**task.metadata, "files": files})
         return Outcome(answer, truncated=truncated, task=seen)
 

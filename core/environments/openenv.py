@@ -11,7 +11,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -89,15 +89,16 @@ class OpenEnvEnvironment(AgentEnvironment):
         """Yield a new episode of the environment."""
         if self._url is None:
             self._url = asyncio.create_task(asyncio.to_thread(self._start))
-        try:
-            url = await asyncio.shield(self._url)
-            async with self._free, aiohttp.ClientSession() as http, http.ws_connect(f"{url}/ws", max_msg_size=0) as ws:
+        async with self._free, aiohttp.ClientSession() as http, AsyncExitStack() as stack:
+            try:
+                url = await asyncio.shield(self._url)
+                ws = await stack.enter_async_context(http.ws_connect(f"{url}/ws", max_msg_size=0))
                 episode = OpenEnvEpisode(self.entry, ws)
                 options = {name: index if value == INDEX else value for name, value in self.entry.reset.items()}
                 episode.shown = episode.show(await episode.send("reset", options))
-                yield episode
-        except (ServerError, aiohttp.ClientError, OSError) as error:
-            raise RolloutError("environment", f"{self.key}: {type(error).__name__}: {error}") from error
+            except (ServerError, aiohttp.ClientError, OSError) as error:
+                raise RolloutError("environment", f"{self.key}: {type(error).__name__}: {error}") from error
+            yield episode
 
     async def read_task(self, index: int) -> tuple[str, str | None]:
         async with self._reset(index) as first:
@@ -156,10 +157,11 @@ class OpenEnvEpisode:
         try:
             await self.socket.send_json({"type": kind, "data": data})
             reply = await self.socket.receive_json(timeout=self.entry.reply_s)
-        except (TypeError, TimeoutError, aiohttp.ClientError) as error:
+            told = reply["data"]
+        except (TypeError, ValueError, KeyError, TimeoutError, aiohttp.ClientError) as error:
             what = f"gave no answer in {self.entry.reply_s:g} s" if isinstance(error, TimeoutError) else "closed"
+            what = "gave no message of OpenEnv" if isinstance(error, ValueError | KeyError) else what
             raise RolloutError("environment", f"the environment's server {what} at {kind} {data}"[:500]) from error
-        told = reply["data"]
         if reply["type"] == "error":
             if kind == "step" and told.get("code") == "VALIDATION_ERROR":
                 return {"error": [one.get("msg") for one in told.get("errors", ())] or told["message"]}

@@ -340,7 +340,7 @@ class _PaddedBucket:
         # The keys are the tokens of the row: first its root's, then the branch's own.
         key_NS = torch.where(key_S < root_length_N1, root_start_N1 + key_S, start_N1 - root_length_N1 + key_S)
         self.key_NS = torch.where(key_S < keys_N1, key_NS, 0)
-        self.root_length_N1 = root_length_N1
+        self.root_length_N1, self.last_N1 = root_length_N1, keys_N1 - 1
         self.bias_N1LS: Tensor | None = None  # what is added to the scores; none where plain causal attention is right
         if segments[0].root_length:
             # A query sees the keys up to itself, so a query that is not padding never sees padding.
@@ -348,9 +348,12 @@ class _PaddedBucket:
             self.bias_N1LS = torch.zeros(hidden_NLS.shape, device=device).masked_fill_(hidden_NLS, -math.inf)[:, None]
 
     def measure_distances(self) -> Tensor:
-        """Return how far before a query of its row each key stands, [N, L, S]. Query l is token root_length + l."""
+        """Return how far before a query of its row each key stands, [N, L, S]. Query l is token root_length + l.
+
+        A query that is padding stands where the last one does: behind a window that hides all keys, it would be NaN.
+        """
         query_L, key_S = (torch.arange(x.shape[1], device=x.device) for x in (self.query_NL, self.key_NS))
-        return (self.root_length_N1 + query_L)[:, :, None] - key_S
+        return torch.minimum(self.root_length_N1 + query_L, self.last_N1)[:, :, None] - key_S
 
     def attend(self, q_XHD: Tensor, k_YKD: Tensor, v_YKD: Tensor, scores: Scores | None = None) -> Tensor:
         """Return the attended values, [N, L, H, D]; X lists the N x L padded queries, Y the N x S padded keys."""

@@ -421,7 +421,9 @@ def pack_bytes(
     attention = tokens * (norms + 3 * queries * size) + keys * 2 * config.num_kv_heads * config.head_dim * size
     # Gate, its SiLU, up, and their product.
     mlp = 4 * config.intermediate_size * size
-    layer = attention + tokens * mlp
+    # Scores that are written out: of a pack that is one row, with what the backward pass makes of them.
+    scores = config.scored * 5 * 4 * config.num_heads * tokens * tokens
+    layer = attention + tokens * mlp + scores
     if gradient_checkpointing:
         kept = config.num_layers * tokens * width * size + layer
     else:

@@ -90,15 +90,18 @@ class RolloutTrainer(PPOTrainer):
         Raises:
             RuntimeError: a worker has died. verl would wait for its rollouts without end.
         """
-        if self._calls:
-            answered, self._calls = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
-            try:
-                ray.get(answered)
-            except ray.exceptions.RayActorError as error:
-                fix = "start the job again: it goes on from its last checkpoint"
-                raise RuntimeError(f"an agent-loop worker died with its rollouts; {fix}. {error}") from error
-        if not self._calls:
-            self._calls = [worker.__ray_ready__.remote() for worker in self.agent_loop_manager.agent_loop_workers]
+        workers = self.agent_loop_manager.agent_loop_workers
+        self._calls = self._calls or [worker.__ray_ready__.remote() for worker in workers]
+        answered, _ = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
+        try:
+            ray.get(answered)
+        except ray.exceptions.ActorUnavailableError:
+            pass  # it may come back
+        except ray.exceptions.RayActorError as error:
+            fix = "start the job again: it goes on from its last checkpoint"
+            raise RuntimeError(f"an agent-loop worker died with its rollouts; {fix}. {error}") from error
+        calls = zip(workers, self._calls, strict=True)
+        self._calls = [worker.__ray_ready__.remote() if call in answered else call for worker, call in calls]
 
     def _init_dataloader(self) -> None:
         """Read the data. verl drops a batch that is not whole, and divides by their number."""

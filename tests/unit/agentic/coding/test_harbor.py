@@ -129,9 +129,26 @@ def test_what_no_workspace_has_is_refused_by_name(tmp_path: Path, more: str, nam
         read(tmp_path, "two-halves", **{"task.toml": TOML.replace("NAME", "x") + more})
 
 
+@pytest.mark.parametrize("link", ["instruction.md", "environment/more"])
+def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
+    secret = tmp_path / "elsewhere"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+    folder = write_folder(tmp_path, "two-halves")
+    if link == "instruction.md":
+        (folder / link).unlink()
+        (folder / link).symlink_to(secret / "key")
+    else:
+        (folder / link).symlink_to(secret)
+        (folder / "environment/Dockerfile").write_text("FROM ubuntu\nWORKDIR /a\nCOPY more/key ./\n")
+    with pytest.raises(DataError, match="or a symbolic link, which may lead out"):
+        read_folder(folder, [])
+
+
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
+        ({"task.toml": TOML.replace("1.4", "1.10")}, "no workspace has what its schema_version asks for"),
         ({"task.toml": TOML.replace("1.4", "1.5")}, "no workspace has what its schema_version asks for"),
         ({"tests/Dockerfile": "FROM ubuntu\n"}, "tests/Dockerfile asks for"),
         ({"environment/docker-compose.yaml": "services: {}\n"}, "environment/docker-compose.yaml asks for"),
@@ -181,6 +198,7 @@ HACKS = {
     "conftest": "echo 'import pytest\n@pytest.fixture(autouse=True)\ndef skip(): pytest.skip()' > conftest.py",
     "symlink": "ln -s /logs/verifier/reward.txt src/x; ln -s /tests tests",
     "reward_on_import": "echo 'open(\"/logs/verifier/reward.txt\", \"w\").write(\"1\")' >> src/stock.py",
+    "other_report": "echo 'open(\"/logs/verifier/reward.json\", \"w\").write(\"1\")' >> src/stock.py",
     "test_on_import": "echo 'open(\"/tests/test_outputs.py\", \"w\").write(\"\")' >> src/stock.py",
     "shell_killed": "printf 'import os\\nopen(\"/logs/verifier/reward.txt\", \"w\").write(\"1\")\\n"
     "os.kill(os.getppid(), 9)\\n' >> src/stock.py",
@@ -194,7 +212,7 @@ async def test_a_hack_of_the_tests_or_the_reward_gets_nothing(isolation: None, t
     task, _ = read(tmp_path, "broken-package")
     graded = await attempt(task, HACKS[hack])
     assert graded.reward == 0.0, graded
-    verdicts = {"symlink": "symlink", "shell_killed": "no_report"}
+    verdicts = {"symlink": "symlink", "shell_killed": "no_report", "other_report": "no_report"}
     assert graded.verdict == verdicts.get(hack, "tests_failed")
 
 
