@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
 from core.config import RecipeError, import_function
-from core.environments import find_files
+from core.environments import find_files, find_index
 from core.gateway import AgentMethod, Command, RunAgent, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
@@ -65,12 +65,12 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
             find_files(task)
         except RolloutError as error:
             return "metadata.files", str(error), "correct the record"
-    elif environment is not None and not isinstance(task.metadata.get("index"), int):
-        return (
-            "metadata.index",
-            f"names no task of {name}'s environment",
-            "write them with `tokentrue data environment --preset FILE --out FILE --tasks 256`",
-        )
+    elif environment is not None:
+        try:
+            find_index(task)
+        except RolloutError:
+            fix = "write them with `tokentrue data environment --preset FILE --out FILE --tasks 256`"
+            return "metadata.index", f"names no task of {name}'s environment", fix
     return None
 
 

@@ -58,7 +58,7 @@ def read_folder(folder: Path, notes: list[str]) -> Task:
     """
     folder = folder.resolve()
     try:
-        for name in ("task.toml", "instruction.md", "tests"):
+        for name in ("task.toml", "instruction.md"):
             list_files(folder / name)
         config = tomllib.loads((folder / "task.toml").read_text())
         check_settings(folder, config)
@@ -69,7 +69,7 @@ def read_folder(folder: Path, notes: list[str]) -> Task:
         metadata, why = read_environment(folder / "environment", settings.get("workdir"))
     except (OSError, ValueError) as error:
         raise DataError(f"{folder}: {error}") from error
-    name = config.get("task", {}).get("name") or folder.resolve().name
+    name = config.get("task", {}).get("name") or folder.name
     image = settings.get("docker_image") or "harbor-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
     if why:
         build = "" if settings.get("docker_image") else f": docker build -t {image} {folder}/environment"

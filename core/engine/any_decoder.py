@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,12 @@ def describe(hf: Any) -> ModelConfig:
     Raises:
         ValueError: the engine would compute the model wrongly, or transformers has no such model.
     """
+    return _describe(json.dumps(hf.to_dict(), default=str))
+
+
+@cache
+def _describe(text: str) -> ModelConfig:
+    hf = _read_config(text)
     recorder = _Recorder()
     try:
         if hf.get_text_config() is not hf:
@@ -232,11 +238,15 @@ def _sizes(hf: Any, heads: tuple[int, int, int], scored: bool = False) -> ModelC
 
 def make_empty(config: ModelConfig) -> AnyDecoder:
     """Make the model of a config that `describe` returned, with tensors that have no data."""
+    with torch.device("meta"):
+        return AnyDecoder(config, _make(_read_config(config.other)))
+
+
+def _read_config(text: str) -> Any:
     from transformers import AutoConfig
 
-    values = json.loads(config.other)
-    with torch.device("meta"):
-        return AnyDecoder(config, _make(AutoConfig.for_model(values.pop("model_type"), **values)))
+    values = json.loads(text)
+    return AutoConfig.for_model(values.pop("model_type"), **values)
 
 
 def _make(hf: Any) -> Any:
@@ -297,9 +307,7 @@ def check_forward(model: AnyDecoder, folder: Path) -> None:
             k_SKD, v_SKD = (torch.cat(pair) for pair in zip(kept[layer], (k_SKD, v_SKD), strict=True))
         kept[layer] = k_SKD, v_SKD
         q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_SKD, v_SKD))
-        key_S = torch.arange(len(k_SKD), device=q.device)
-        distance_LS = key_S[-len(q_THD) :, None] - key_S
-        return attend_by_scores(scores or Scores(), q, k, v, distance_LS[None])[0].transpose(0, 1)
+        return attend_by_scores(scores or Scores(), q, k, v)[0].transpose(0, 1)
 
     ids_T = torch.arange(PROBE, device=model.device) * 7 % model.config.vocab_size
     positions_T, cut = torch.arange(PROBE, device=model.device), PROBE // 2 + 1

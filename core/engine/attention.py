@@ -194,10 +194,7 @@ class _Bucket:
             return F.scaled_dot_product_attention(
                 q_NHLD, k_NKSD, v_NKSD, attn_mask=self.mask_LS, is_causal=causal, enable_gqa=grouped
             )
-        # The last query stands at the last key.
-        key_S = torch.arange(k_NKSD.shape[2], device=q_NHLD.device)
-        distance_LS = key_S[-q_NHLD.shape[2] :, None] - key_S
-        return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD, distance_LS[None])
+        return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD)
 
 
 class PrefillAttention:
@@ -295,20 +292,24 @@ class DecodeAttention:
     """Attends for one new token of each of N sequences, whose keys and values lie in the cache already. T is N here."""
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, positions_N: Tensor):
-        self.cache = cache
-        self.gather = functools.cache(lambda: GatheredPages(cache, table_NP, lengths_N))
-        lengths_N = positions_N + 1
+        self.cache, self.table_NP = cache, table_NP
+        self.lengths_N = lengths_N = positions_N + 1
         kernel = _find_page_kernel(cache)
         self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = (
-            self.gather()
+            self.gathered
             if kernel is None
             else functools.partial(kernel, table_NP=table_NP, lengths_N=lengths_N, page_size=cache.page_size)
         )
 
+    @functools.cached_property
+    def gathered(self) -> GatheredPages:
+        """Attends without a kernel of ours."""
+        return GatheredPages(self.cache, self.table_NP, self.lengths_N)
+
     def __call__(self, layer: int, q_NHD: Tensor, scores: Scores | None = None) -> Tensor:
         keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]
         if scores is not None:
-            return self.gather().attend_by(scores, q_NHD, keys, values)
+            return self.gathered.attend_by(scores, q_NHD, keys, values)
         return self.attend(q_NHD.contiguous(), keys, values)
 
 
@@ -352,7 +353,12 @@ class GatheredPages:
         count = _count_gathered(cache.kv[0, 0], len(positions_S))
         places_NS = find_places(cache, table_NP, sequences_N1, positions_S)
         self.parts = list(zip(places_NS.split(count), bias_NS.split(count), strict=True))
-        self.distances = (lengths_N[:, None] - 1 - positions_S).split(count)
+        self.lengths_N, self.positions_S = lengths_N, positions_S
+
+    @functools.cached_property
+    def distances(self) -> Sequence[Tensor]:
+        """How far before its newest token each position of a sequence is, [N, S], for each part."""
+        return (self.lengths_N[:, None] - 1 - self.positions_S).split([len(places) for places, _ in self.parts])
 
     def attend_by(self, scores: Scores, q_NHD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Return the attended values [N, H, D] of a layer with scores of its own."""

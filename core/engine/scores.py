@@ -23,11 +23,17 @@ class Scores(NamedTuple):
     """One more score for each head, which takes weight and gives no value: gpt-oss, arXiv 2508.10925, section 2."""
 
 
-def attend_by_scores(scores: Scores, q_NHLD: Tensor, k_NKSD: Tensor, v_NKSD: Tensor, distance_NLS: Tensor) -> Tensor:
+def attend_by_scores(
+    scores: Scores, q_NHLD: Tensor, k_NKSD: Tensor, v_NKSD: Tensor, distance_NLS: Tensor | None = None
+) -> Tensor:
     """Return the attended values [N, H, L, D].
 
-    `distance_NLS` tells how far before a query each key stands, negative after it; N may be 1.
+    `distance_NLS` tells how far before a query each key stands, negative after it; N may be 1. By default the last
+    query stands at the last key.
     """
+    if distance_NLS is None:
+        key_S = torch.arange(k_NKSD.shape[2], device=q_NHLD.device)
+        distance_NLS = (key_S[-q_NHLD.shape[2] :, None] - key_S)[None]
     kv_heads, length, size = k_NKSD.shape[1], *q_NHLD.shape[-2:]
     # The heads of a group stand one below the other, so keys and values are never repeated.
     q_NKXD = q_NHLD.unflatten(1, (kv_heads, -1)).flatten(2, 3)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from core.engine import any_decoder
@@ -141,18 +142,33 @@ def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _find_dtype(folder: Path) -> torch.dtype:
-    """Return the widest number format of the stored tensors. Raises CheckpointError for a quantized one."""
-    tensors = [pair for path in weight_files(folder) for pair in _load_file(path).items()]
-    for name, tensor in tensors:
-        if tensor.element_size() < 2:
-            raise CheckpointError(f"{folder}: {name} is {tensor.dtype}: quantized; take the plain checkpoint")
-    floats = [tensor.dtype for _, tensor in tensors if tensor.is_floating_point()]
+    """Return the widest number format of the stored tensors, which are not read.
+
+    Raises:
+        CheckpointError: a tensor is quantized, or a file is broken.
+    """
+    floats = []
+    for path in weight_files(folder):
+        with _name_broken_file(path), safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 (a file is no mapping)
+                part = file.get_slice(name)
+                dtype = (part[:0] if part.get_shape() else file.get_tensor(name)).dtype
+                if dtype.itemsize < 2:
+                    raise CheckpointError(f"{folder}: {name} is {dtype}: quantized; take the plain checkpoint")
+                if dtype.is_floating_point:
+                    floats.append(dtype)
     return max(floats, key=lambda dtype: dtype.itemsize)
 
 
 def _load_file(path: Path) -> dict[str, torch.Tensor]:
-    try:
+    with _name_broken_file(path):
         return load_file(path)
+
+
+@contextmanager
+def _name_broken_file(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}). Delete it and copy or download it again.") from error
 

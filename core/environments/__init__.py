@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from core.environments.base import AgentEnvironment
+from core.environments.base import AgentEnvironment, find_index
 from core.environments.mcp import McpEntry, find_files
 from core.environments.openenv import OpenEnvEntry
 from core.environments.tool_loop import AgentTool, run_tool_loop
@@ -17,4 +17,4 @@ from core.environments.verifiers import VerifiersEntry
 AnyEnvironment = Annotated[VerifiersEntry | OpenEnvEntry | McpEntry, Field(discriminator="kind")]
 """Describes the environment of an agent; `kind` says of which standard."""
 
-__all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "find_files", "run_tool_loop"]
+__all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "find_files", "find_index", "run_tool_loop"]

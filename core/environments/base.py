@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Self
+
+from pydantic import model_validator
 
 from core.gateway import Endpoint, Outcome
+from core.options import Section
 from core.rollout.method import RolloutError
 from core.types import Task
 
@@ -31,6 +35,19 @@ class AgentEnvironment(ABC):
     async def close(self) -> None:
         """End what was started."""
         return None
+
+
+class ServerSection(Section):
+    """Names a server: a program to start, or the URL of one that runs."""
+
+    url: str | None = None
+    command: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_one_server(self) -> Self:
+        if (self.url is None) == (not self.command):
+            raise ValueError("needs either `command`, which starts a server, or `url`, of one that runs")
+        return self
 
 
 def find_index(task: Task) -> int:

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PrivateAttr
 
-from core.environments.base import AgentEnvironment
+from core.environments.base import AgentEnvironment, ServerSection
 from core.environments.tool_loop import AgentTool, run_tool_loop
 from core.gateway import Endpoint, Outcome
 from core.options import RecipeError, Section
@@ -33,8 +33,8 @@ FAILED = "error: "
 """Begins what a failed call says."""
 
 
-class McpServer(Section):
-    """Names a server: a program to start, or the URL of one that runs."""
+class McpServer(ServerSection):
+    """Names a server of MCP."""
 
     command: tuple[str, ...] = ()
     """Starts the server, which talks over stdin and stdout. It starts in a fresh folder, for whose path `{folder}`
@@ -45,12 +45,6 @@ class McpServer(Section):
     """Names the tools that are shown; by default all."""
     reply_s: PositiveFloat = 60.0
     """Limits the seconds until the server is ready, and those of one call."""
-
-    @model_validator(mode="after")
-    def _is_one_server(self) -> McpServer:
-        if (self.url is None) == (not self.command):
-            raise ValueError("needs either `command`, which starts a server, or `url`, of one that runs")
-        return self
 
 
 @asynccontextmanager

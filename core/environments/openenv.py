@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt
 
-from core.environments.base import AgentEnvironment, bad_task, find_index
+from core.environments.base import AgentEnvironment, ServerSection, bad_task, find_index
 from core.environments.tool_loop import AgentTool, run_tool_loop
 from core.gateway import Endpoint, Outcome
-from core.options import Section
 from core.policy.server_process import ServerError, find_free_port, run_server
 from core.rollout.method import RolloutError
 from core.text.tool_calls import ToolSchema
@@ -34,7 +33,7 @@ INDEX = "{index}"
 """Stands in `reset` for the index of the task."""
 
 
-class OpenEnvEntry(Section):
+class OpenEnvEntry(ServerSection):
     """Names an OpenEnv server, and says how a reply of the policy becomes an action."""
 
     kind: Literal["openenv"]
@@ -54,12 +53,6 @@ class OpenEnvEntry(Section):
     """Limits the rollouts that the server plays at once. It refuses more than it was made for, often 1."""
     reply_s: PositiveFloat = 60.0
     """Limits the seconds that the server may take for an answer; then the rollout fails as `environment`."""
-
-    @model_validator(mode="after")
-    def _is_one_server(self) -> OpenEnvEntry:
-        if (self.url is None) == (not self.command):
-            raise ValueError("needs either `url`, of a server that runs, or `command`, which starts one")
-        return self
 
     def open(self, key: str, max_turns: int) -> OpenEnvEnvironment:
         """Prepare the environment; its server starts with the first task. The gateway counts the turns."""

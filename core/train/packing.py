@@ -355,13 +355,18 @@ class _PaddedBucket:
         query_L, key_S = (torch.arange(x.shape[1], device=x.device) for x in (self.query_NL, self.key_NS))
         return torch.minimum(self.root_length_N1 + query_L, self.last_N1)[:, :, None] - key_S
 
+    @cached_property
+    def distance_NLS(self) -> Tensor:
+        """Holds `measure_distances` for all layers that have scores."""
+        return self.measure_distances()
+
     def attend(self, q_XHD: Tensor, k_YKD: Tensor, v_YKD: Tensor, scores: Scores | None = None) -> Tensor:
         """Return the attended values, [N, L, H, D]; X lists the N x L padded queries, Y the N x S padded keys."""
         count = len(self.query_NL)
         # A view [N, L, heads, D] or [N, S, heads, D] becomes [N, heads, L or S, D].
         q_NHLD, k_NKSD, v_NKSD = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q_XHD, k_YKD, v_YKD))
         if scores is not None:
-            return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD, self.measure_distances()).transpose(1, 2)
+            return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD, self.distance_NLS).transpose(1, 2)
         grouped = q_NHLD.shape[1] != k_NKSD.shape[1]
         causal = self.bias_N1LS is None
         if self.bias_N1LS is not None and self.bias_N1LS.dtype != q_XHD.dtype:

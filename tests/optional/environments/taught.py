@@ -75,6 +75,20 @@ def train_exactly(method: str, recipe: Path, out: Path, patch: pytest.MonkeyPatc
 
     Return the records of the steps.
     """
+    sampled, trained = watch_training(patch)
+    assert tokentrue.main(["train", method, "--preset", str(recipe), "--out", str(out)]) == 0
+    stretches = sorted(stretch for row in trained for stretch in read_stretches(row))
+    answers = [(prompt, done.token_ids, done.logprobs) for prompt, done in sampled]
+    assert stretches == sorted(answers)
+    steps: list[Mapping[str, Any]] = [
+        line for line in read_jsonl(out / "seed-0/metrics.jsonl") if line["stage"] == "train"
+    ]
+    assert [step["failures"] for step in steps] == [{}, {}]
+    return steps
+
+
+def watch_training(patch: pytest.MonkeyPatch) -> tuple[list[tuple[tuple[int, ...], Completion]], list[Row]]:
+    """Return what the engine will have answered, with its prompts, and the rows that will have been trained."""
     sampled: list[tuple[tuple[int, ...], Completion]] = []
     trained: list[Row] = []
     generate, iterate = EmbeddedPolicy.generate, Trainer.iterate_grpo_step
@@ -90,15 +104,7 @@ def train_exactly(method: str, recipe: Path, out: Path, patch: pytest.MonkeyPatc
 
     patch.setattr(EmbeddedPolicy, "generate", log)
     patch.setattr(Trainer, "iterate_grpo_step", watch)
-    assert tokentrue.main(["train", method, "--preset", str(recipe), "--out", str(out)]) == 0
-    stretches = sorted(stretch for row in trained for stretch in read_stretches(row))
-    answers = [(prompt, done.token_ids, done.logprobs) for prompt, done in sampled]
-    assert stretches == sorted(answers)
-    steps: list[Mapping[str, Any]] = [
-        line for line in read_jsonl(out / "seed-0/metrics.jsonl") if line["stage"] == "train"
-    ]
-    assert [step["failures"] for step in steps] == [{}, {}]
-    return steps
+    return sampled, trained
 
 
 def read_stretches(row: Row) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:

@@ -7,7 +7,6 @@ OPENENV_ROOT=CHECKOUT SLIME_ROOT=CHECKOUT pytest tests/optional/environments
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,13 +16,11 @@ import pytest
 from agentic.agent.rollout import SPEC, build
 from core.config import RecipeError
 from core.data import read_tasks
-from core.engine.policy import EmbeddedPolicy
 from core.environments.verifiers import VerifiersEntry
 from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.runs.files import read_jsonl
-from core.train.trainer import Trainer
-from core.types import Completion, Row, Sampling
+from core.types import Sampling
 from core.worlds import TOOL_TEMPLATE
 from scripts import tokentrue
 from tests.contract.backends.batch import assert_ours
@@ -31,6 +28,7 @@ from tests.contract.backends.case import Case
 from tests.contract.backends.table import BACKENDS
 from tests.kit import save_model, script_policy, train_tokenizer
 from tests.optional.environments.conftest import SERVERS, TASKSETS, make_agents, write_recipe
+from tests.optional.environments.taught import watch_training
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
 
@@ -56,21 +54,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_three_environments_train_on_what_the_engine_sampled(
     names: tuple[str, ...], reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampled: list[tuple[tuple[int, ...], Completion]] = []
-    trained: list[Row] = []
-    generate, iterate = EmbeddedPolicy.generate, Trainer.iterate_grpo_step
-
-    async def log(self: EmbeddedPolicy, prompt_ids: Sequence[int], *rest: Any, **options: Any) -> Completion:
-        completion = await generate(self, prompt_ids, *rest, **options)
-        sampled.append((tuple(prompt_ids), completion))
-        return completion
-
-    def watch(self: Trainer, rows: Sequence[Row], *rest: Any) -> Any:
-        trained.extend(rows)
-        return iterate(self, rows, *rest)
-
-    monkeypatch.setattr(EmbeddedPolicy, "generate", log)
-    monkeypatch.setattr(Trainer, "iterate_grpo_step", watch)
+    sampled, trained = watch_training(monkeypatch)
     recipe = write_recipe(tmp_path / "recipe.yaml", reader, make_agents(*names))
     write_tasks(recipe, tmp_path / "recipe.jsonl", count=2)
     out = tmp_path / "run"
