@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -37,6 +39,25 @@ def import_by_path(path: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(str(error)) from error
+
+
+def open_later(library: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a library that imports a name of its door when somebody first asks for it.
+
+    The door says where each name is as a type checker reads it: by imports under `if TYPE_CHECKING`.
+    """
+    door = sys.modules[library]
+    tree = ast.parse(Path(str(door.__file__)).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    places = {alias.name: node.module for node in imports for alias in node.names}
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {library!r} has no attribute {name!r}")
+        vars(door)[name] = getattr(import_module(str(places[name])), name)
+        return vars(door)[name]
+
+    return find
 
 
 def import_function(key: str, path: str) -> Callable[..., Any]:

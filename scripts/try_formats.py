@@ -11,8 +11,8 @@ from core.config.load import replace_keys
 from core.options import RecipeError
 from core.policy.base import Policy, Roles
 from core.rollout.method import MethodSpec
-from core.rollout.rows import extends
 from core.rollout.runner import Failures, Runner
+from core.rollout.turns import extends
 from core.text.tokenizer import Tokenizer
 from core.train import open_frozen_model
 from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory

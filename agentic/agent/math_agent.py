@@ -7,8 +7,8 @@ from functools import cache
 from core.environments import AgentTool, run_tool_loop
 from core.gateway import Endpoint
 from core.sandbox import Sandbox, SandboxLimits
+from core.text.programs import extract_program
 from core.text.tool_calls import ToolSchema
-from core.tools.programs import extract_program
 from core.types import Task
 
 SYSTEM = (

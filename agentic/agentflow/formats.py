@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.text.fences import PYTHON, find_last_fence
-from core.tools.programs import dedent_program
+from core.text.programs import PYTHON, dedent_program, find_last_fence
 
 Style = Literal["official", "released", "fences", "compact"]
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from agentic.coding.config import CodingSection, CommandSection
 from agentic.coding.tools import shorten
-from core.gateway import Endpoint, FinishedSession, Gateway, GatewaySession, SessionSettings, serve_gateway
+from core import gateway
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
 from core.sandbox.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
@@ -72,24 +72,24 @@ async def run_command(
     command = config.command
     assert command is not None
     assert workspace.listener is not None
-    settings = SessionSettings(
+    settings = gateway.SessionSettings(
         max_context=config.context_tokens,
         max_turns=config.max_turns,
         history=command.history,
         model_roles=command.model_roles,
     )
-    closed: list[FinishedSession] = []  # the program may post to /finish itself
-    gateway = Gateway({}, tokenizer, settings, on_finish=lambda finished, _: closed.append(finished))
+    closed: list[gateway.FinishedSession] = []  # the program may post to /finish itself
+    server = gateway.Gateway({}, tokenizer, settings, on_finish=lambda finished, _: closed.append(finished))
     key = uuid4().hex
-    async with serve_gateway(gateway, workspace.listener) as url:
+    async with gateway.serve_gateway(server, workspace.listener) as url:
         # Ids of calls may stand in a prompt, so they must be the same when a run repeats.
         salt = f"{task.task_id} {sampling.seed}"
         policies = {role: roles[role] for role in roles}
-        session = gateway.open_session(key, sampling, policies, max_new_tokens=config.max_tokens, salt=salt)
+        session = server.open_session(key, sampling, policies, max_new_tokens=config.max_tokens, salt=salt)
         result: CommandResult | None = None
         watch = asyncio.create_task(_stop_at_limit(session, workspace))
         try:
-            line = write_line(command, statement, Endpoint(f"{url}/s/{key}", key))
+            line = write_line(command, statement, gateway.Endpoint(f"{url}/s/{key}", key))
             if (size := len(line.encode(errors="surrogatepass"))) > MAX_LINE:
                 fix = "write {question_file} in place of {statement}, and let the program read that file"
                 raise RolloutError("agent_failed", f"the command has {size} bytes, of at most {MAX_LINE}; {fix}")
@@ -101,7 +101,7 @@ async def run_command(
                 raise
         finally:
             watch.cancel()
-            finished = closed[0] if session.closed else await gateway.finish_session(key)
+            finished = closed[0] if session.closed else await server.finish_session(key)
     end = find_end(result, finished.counters)
     output, errors = (_tail(result.stdout), _tail(result.stderr)) if result else ("", "")
     refused = [name for name in finished.counters if name.startswith(NOT_OUR_AGENT)]
@@ -117,7 +117,7 @@ async def run_command(
     return Attempt(end, finished.turns, counts, log)
 
 
-async def _stop_at_limit(session: GatewaySession, workspace: RepositoryWorkspace) -> None:
+async def _stop_at_limit(session: gateway.GatewaySession, workspace: RepositoryWorkspace) -> None:
     """End a program that has had its turns and asks on, or waits."""
     while not session.counters["refused_turn_limit"]:
         await asyncio.sleep(_LOOK_S)
@@ -125,7 +125,7 @@ async def _stop_at_limit(session: GatewaySession, workspace: RepositoryWorkspace
     await workspace.interrupt()
 
 
-def write_line(command: CommandSection, statement: str, endpoint: Endpoint) -> str:
+def write_line(command: CommandSection, statement: str, endpoint: gateway.Endpoint) -> str:
     """Write the shell command that starts the program."""
     values = {
         "statement": statement,

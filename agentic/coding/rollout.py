@@ -51,19 +51,17 @@ from core.rollout.calls import need_format
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
+from core.sandbox import workspace as workspaces
 from core.sandbox.workspace import (
-    DockerWorkspace,
-    IsolatedWorkspace,
     PreparedRepository,
     RepositoryWorkspace,
     WorkspaceError,
     WorkspaceUnavailable,
     check_paths,
-    choose_backend,
 )
 from core.text.call_formats import read_reply
 from core.text.conversation import Message, Renderer
-from core.text.fences import OUTPUT, PYTHON, SHELL, find_last_fence
+from core.text.programs import OUTPUT, PYTHON, SHELL, find_last_fence
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import CALLS, FAILED_CALLS, Completion, Sampling, Task, Trajectory
@@ -90,7 +88,7 @@ class CodingAgent(Method):
                 raise RecipeError(f"coding.command.paths: {error}") from error
         self.calls = self.config.format == "calls"
         self.call_format = need_format("coding.format", tokenizer) if self.calls else None
-        self.sandbox = choose_backend() if self.config.backend == "auto" else self.config.backend
+        self.sandbox = workspaces.choose_backend() if self.config.backend == "auto" else self.config.backend
         self.grades: Remembered[DiffGrade] = Remembered(self.config.remember)
         self.prepared: Remembered[PreparedRepository] = Remembered(PREPARED)
 
@@ -169,11 +167,11 @@ class CodingAgent(Method):
         config = self.config
         try:
             if config.backend == "docker":
-                return DockerWorkspace(repository.image, config.workspace, repository.workdir)
+                return workspaces.DockerWorkspace(repository.image, config.workspace, repository.workdir)
             limits, paths = (config.workspace, ()) if command is None else (command.workspace, command.paths)
             serves, folders = command is not None, VERIFIER_FOLDERS if repository.verifier else ()
             where = repository.workdir, config.backend
-            return IsolatedWorkspace(limits, *where, paths=paths, serves=serves, folders=folders)
+            return workspaces.IsolatedWorkspace(limits, *where, paths=paths, serves=serves, folders=folders)
         except (WorkspaceUnavailable, ValueError) as error:
             raise RolloutError("workspace", str(error)) from error
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentic.memagent.chunks import split_chunks
+from agentic.memagent.chunks import SharedResults, split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.prompts import KEEP, AnswerFormat, make_final_template, make_update_template
 from core.policy.base import Roles
@@ -31,7 +31,6 @@ from core.rewards.answer_grader import find_answer, is_accepted
 from core.rewards.answers import strip_thoughts
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
-from core.rollout.shared import SharedResults
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory, Turn

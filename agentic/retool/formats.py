@@ -23,10 +23,9 @@ from agentic.retool.prompts import (
     TOOL,
 )
 from core.rollout.calls import TemplateCalls, TurnFormat
-from core.text.fences import OUTPUT, PYTHON, find_last_fence
+from core.text.programs import OUTPUT, PYTHON, can_parse, extract_program, find_last_fence
 from core.text.tokenizer import Ids
 from core.text.tool_calls import CallError
-from core.tools.programs import can_parse, extract_program
 
 
 class TaggedPrograms(TurnFormat):

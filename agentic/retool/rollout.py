@@ -34,8 +34,8 @@ from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, Tokenizer
 from core.text.tool_calls import CallError
-from core.tools.base import Query, ToolContext, ToolError, ToolResult
-from core.tools.python_coder import PythonCoder, SandboxFailed
+from core.tools.base import Interrupt, Query, ToolContext, ToolError, ToolResult
+from core.tools.registry import make_tool
 from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory, Turn
 
 End = Literal["answered", "cut_reply", "turn_limit", "context_limit"]
@@ -54,9 +54,9 @@ class ReTool(Method):
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         self.format = FORMATS[config.format](self.renderer)
-        limits, backend, remember = config.sandbox, config.backend, config.remember
+        options = {"sandbox": config.sandbox, "backend": config.backend, "remember": config.remember}
         try:
-            self.interpreter = PythonCoder(source="query", sandbox=limits, backend=backend, remember=remember)
+            self.interpreter = make_tool("core.tools.python_coder.PythonCoder", {**options, "source": "query"})
         except ToolError as error:
             raise RecipeError(f"retool.backend: {error}") from error
         self.sandbox = self.interpreter.isolation
@@ -118,7 +118,7 @@ class ReTool(Method):
             return ToolResult("bad_arguments", f"error: {program.message}", error=program.kind)
         try:
             return await self.interpreter.call(Query(query=program), ToolContext())
-        except SandboxFailed as error:
+        except Interrupt as error:
             raise RolloutError("sandbox", str(error)) from error
 
     async def make_trajectory(

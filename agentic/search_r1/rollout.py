@@ -30,9 +30,9 @@ from uuid import uuid4
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
 from agentic.search_r1.formats import FORMATS, Action
 from agentic.search_r1.prompts import PASSAGE, write_prompt
+from core import retrieval
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
-from core.retrieval import RetrievalClient, RetrievalError
 from core.rewards.answer_grader import is_accepted
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
@@ -55,7 +55,7 @@ class SearchR1(Method):
         self.format = FORMATS[self.config.format](self.renderer)
         url = read_addresses("search_r1.addresses", self.config.addresses)(self.config.url)
         key, retries = self.config.api_key_file, self.config.max_retries
-        self.client = RetrievalClient(url=url, max_retries=retries, api_key_file=key)
+        self.client = retrieval.RetrievalClient(url=url, max_retries=retries, api_key_file=key)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Let the policy search until it answers or meets a limit, and reward the answer.
@@ -115,7 +115,7 @@ class SearchR1(Method):
         """
         try:
             (hits,) = await self.client.search([query], self.config.topk)
-        except RetrievalError as error:
+        except retrieval.RetrievalError as error:
             raise RolloutError("search_failed", str(error)) from error
         return format_passages(hit.document.contents for hit in hits)
 

@@ -11,8 +11,7 @@ from uuid import uuid4
 
 from agentic.toolorchestra.config import ToolOrchestraSection
 from core.policy.base import Policy, PolicyError
-from core.rollout.rows import extends
-from core.rollout.turns import Turns
+from core.rollout.turns import Turns, extends
 from core.text.conversation import Message, Renderer
 from core.text.tool_calls import CallError
 from core.types import Sampling

@@ -12,12 +12,10 @@ from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question_messages, tool_schemas
 from core.rewards.answer_grader import open_answer
 from core.text.conversation import Message, Renderer
+from core.text.programs import extract_program
 from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, split_thoughts
 from core.tools.base import Tool, ToolContext, ToolResult
-from core.tools.programs import extract_program
-from core.tools.python_coder import PythonCoder
 from core.tools.registry import Toolbox, make_tool
-from core.tools.search import Search
 from core.types import Task
 
 
@@ -27,10 +25,10 @@ class QaTools:
     def __init__(self, config: ToolOrchestraSection):
         tools: list[Tool] = []
         if "search" in config.tools:
-            tools.append(make_tool(f"{Search.__module__}.Search", {**config.search, "name": "search"}))
+            tools.append(make_tool("core.tools.search.Search", {**config.search, "name": "search"}))
         if "enhance_reasoning" in config.tools:
             options = {**config.coder, "name": "enhance_reasoning", "source": "query"}
-            tools.append(make_tool(f"{PythonCoder.__module__}.PythonCoder", options))
+            tools.append(make_tool("core.tools.python_coder.PythonCoder", options))
         self._toolbox = Toolbox(tools)
         self.isolation = self._toolbox.isolation
 

@@ -1,20 +1,17 @@
 """Environments that others wrote, as agents of a recipe: they bring the tasks, the agent's program and the reward.
 
-Each standard has a module: its section of a recipe, and what plays it. A module imports its standard's package when a
-recipe names it. Import the names below from here.
+Each standard has a section of a recipe and a module that plays it, which imports the standard's package when a recipe
+names it. Import the names below from here.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from pydantic import Field
+from core.options import open_later
 
-from core.environments.base import AgentEnvironment, find_index
-from core.environments.mcp import McpEntry, find_files
-from core.environments.openenv import OpenEnvEntry
-from core.environments.tool_loop import AgentTool, run_tool_loop
-from core.environments.verifiers import VerifiersEntry
-
-AnyEnvironment = Annotated[VerifiersEntry | OpenEnvEntry | McpEntry, Field(discriminator="kind")]
-"""Describes the environment of an agent; `kind` says of which standard."""
+if TYPE_CHECKING:
+    from core.environments.base import AgentEnvironment, find_files, find_index
+    from core.environments.sections import AnyEnvironment
+    from core.environments.tool_loop import AgentTool, run_tool_loop
 
 __all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "find_files", "find_index", "run_tool_loop"]
+__getattr__ = open_later(__name__)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
-
-from pydantic import model_validator
+from collections.abc import Mapping
+from pathlib import Path
 
 from core.gateway import Endpoint, Outcome
-from core.options import Section
 from core.rollout.method import RolloutError
 from core.types import Task
 
@@ -37,25 +35,21 @@ class AgentEnvironment(ABC):
         return None
 
 
-class ServerSection(Section):
-    """Names a server: a program to start, or the URL of one that runs."""
-
-    url: str | None = None
-    command: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _is_one_server(self) -> Self:
-        if (self.url is None) == (not self.command):
-            raise ValueError("needs either `command`, which starts a server, or `url`, of one that runs")
-        return self
-
-
 def find_index(task: Task) -> int:
     """Return `metadata.index` of a task. Raises RolloutError (`bad_task`)."""
     index = task.metadata.get("index")
     if isinstance(index, int) and not isinstance(index, bool) and index >= 0:
         return index
     raise bad_task(task.task_id, f"metadata.index is {index!r}, and names no task of the environment")
+
+
+def find_files(task: Task) -> Mapping[str, str]:
+    """Return `metadata.files` of a task. Raises RolloutError (`bad_task`)."""
+    files = task.metadata.get("files") or {}
+    texts = files.items() if isinstance(files, Mapping) else [(".", None)]
+    if any(not isinstance(text, str) or Path(path).is_absolute() or ".." in Path(path).parts for path, text in texts):
+        raise RolloutError("bad_task", f"task {task.task_id}: metadata.files must be path -> text, inside of a folder")
+    return files
 
 
 def bad_task(task_id: str, problem: str) -> RolloutError:

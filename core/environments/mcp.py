@@ -16,14 +16,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field, PositiveFloat, PrivateAttr
+from pydantic import ConfigDict, PrivateAttr
 
-from core.environments.base import AgentEnvironment, ServerSection
+from core.environments.base import AgentEnvironment, find_files
+from core.environments.sections import McpEntry, McpServer
 from core.environments.tool_loop import AgentTool, run_tool_loop
 from core.gateway import Endpoint, Outcome
-from core.options import RecipeError, Section
+from core.options import RecipeError
 from core.rollout.method import RolloutError
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.tools.base import Arguments, Tool, ToolContext, ToolError, ToolResult
@@ -31,20 +32,6 @@ from core.types import Task
 
 FAILED = "error: "
 """Begins what a failed call says."""
-
-
-class McpServer(ServerSection):
-    """Names a server of MCP."""
-
-    command: tuple[str, ...] = ()
-    """Starts the server, which talks over stdin and stdout. It starts in a fresh folder, for whose path `{folder}`
-    stands. Of our variables it has PATH, HOME and their like; `env NAME=VALUE` before the program adds one."""
-    url: str | None = None
-    """Names a server that runs, with its path, such as http://HOST:PORT/mcp."""
-    tools: tuple[str, ...] = ()
-    """Names the tools that are shown; by default all."""
-    reply_s: PositiveFloat = 60.0
-    """Limits the seconds until the server is ready, and those of one call."""
 
 
 @asynccontextmanager
@@ -138,24 +125,6 @@ def read_schemas(key: str, servers: Mapping[str, McpServer]) -> list[ToolSchema]
         raise RecipeError(f"{key}: {error}{fix}") from error
 
 
-class McpEntry(Section):
-    """Lends the tools of MCP servers to our plain agent, whose answer the agent's `reward` looks at.
-
-    `metadata.files` of a record, as path -> text, lie in the folder of its rollout. In the task that `reward` gets, it
-    is what lies there in the end.
-    """
-
-    kind: Literal["mcp"]
-    servers: Mapping[str, McpServer] = Field(min_length=1)
-    system: str = ""
-    """Begins the system message."""
-
-    def open(self, key: str, max_turns: int) -> McpEnvironment:
-        """Prepare the agent, and see that its servers start. Raises RecipeError, which names the key."""
-        read_schemas(key, self.servers)
-        return McpEnvironment(self)
-
-
 class McpEnvironment(AgentEnvironment):
     """Runs the plain agent with the tools of servers."""
 
@@ -178,15 +147,6 @@ class McpEnvironment(AgentEnvironment):
             files = {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in left}
         seen = replace(task, metadata={**task.metadata, "files": files})
         return Outcome(answer, truncated=truncated, task=seen)
-
-
-def find_files(task: Task) -> Mapping[str, str]:
-    """Return `metadata.files` of a task. Raises RolloutError (`bad_task`)."""
-    files = task.metadata.get("files") or {}
-    texts = files.items() if isinstance(files, Mapping) else [(".", None)]
-    if any(not isinstance(text, str) or Path(path).is_absolute() or ".." in Path(path).parts for path, text in texts):
-        raise RolloutError("bad_task", f"task {task.task_id}: metadata.files must be path -> text, inside of a folder")
-    return files
 
 
 class AnyArguments(Arguments):

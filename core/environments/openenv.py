@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
-from pydantic import PositiveFloat, PositiveInt
 
-from core.environments.base import AgentEnvironment, ServerSection, bad_task, find_index
+from core.environments.base import AgentEnvironment, bad_task, find_index
+from core.environments.sections import INDEX, OpenEnvEntry
 from core.environments.tool_loop import AgentTool, run_tool_loop
 from core.gateway import Endpoint, Outcome
 from core.policy.server_process import ServerError, find_free_port, run_server
@@ -29,34 +29,6 @@ from core.types import Task
 
 START_S = 300.0
 """Limits the seconds until a started server answers."""
-INDEX = "{index}"
-"""Stands in `reset` for the index of the task."""
-
-
-class OpenEnvEntry(ServerSection):
-    """Names an OpenEnv server, and says how a reply of the policy becomes an action."""
-
-    kind: Literal["openenv"]
-    url: str | None = None
-    """Names a server that runs, as http://HOST:PORT."""
-    command: tuple[str, ...] = ()
-    """Starts a server on this machine instead; `{port}` in a word is a free port. It ends when we do."""
-    reset: Mapping[str, Any] = {"seed": INDEX}
-    """Holds the options of `reset`, of which "{index}" is the task's `metadata.index`."""
-    action: str | None = None
-    """Names the field of an action that holds the policy's reply. None: the policy calls the environment's tools."""
-    show: tuple[str, ...] = ()
-    """Names the fields of an observation that the policy sees; by default all, as JSON."""
-    system: str = ""
-    """Begins the system message."""
-    sessions: PositiveInt = 1
-    """Limits the rollouts that the server plays at once. It refuses more than it was made for, often 1."""
-    reply_s: PositiveFloat = 60.0
-    """Limits the seconds that the server may take for an answer; then the rollout fails as `environment`."""
-
-    def open(self, key: str, max_turns: int) -> OpenEnvEnvironment:
-        """Prepare the environment; its server starts with the first task. The gateway counts the turns."""
-        return OpenEnvEnvironment(self, key)
 
 
 class OpenEnvEnvironment(AgentEnvironment):

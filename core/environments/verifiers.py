@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Literal
+from typing import Any
 
 from core.environments.base import AgentEnvironment, bad_task, find_index
+from core.environments.sections import VerifiersEntry
 from core.gateway import Endpoint, Outcome
-from core.options import RecipeError, Section
 from core.rollout.method import RolloutError
 from core.types import Task
 
 NO_KEY = "TOKENTRUE_NO_KEY"
 """Names a variable that nobody sets: the session's URL says all, so no key of the user's is sent."""
-
-
-class VerifiersEntry(Section):
-    """Names a taskset of verifiers and the harness that plays it."""
-
-    kind: Literal["verifiers"]
-    taskset: Mapping[str, Any]
-    """Holds the `id` of an installed taskset, and its settings."""
-    harness: Mapping[str, Any] = {"id": "null"}
-    """Holds the `id` of the harness that talks to the policy, and its settings. `null` has only the taskset's tools."""
-    runtime: Mapping[str, Any] | None = None
-    """Says where the harness runs, such as {type: docker}. One that runs what the policy wrote has no default; others
-    run as a process on this machine."""
-
-    def open(self, key: str, max_turns: int) -> VerifiersEnvironment:
-        """Load the taskset. Raises RecipeError, which names the key."""
-        try:
-            return VerifiersEnvironment(self, max_turns)
-        except Exception as error:  # packages of others fail in their own ways
-            missing = isinstance(error, ModuleNotFoundError) and "verifiers" in (error.name or "").split(".")
-            fix = "; install it with pip install 'tokentrue[verifiers]'" if missing else ""
-            raise RecipeError(f"{key}: {error}{fix}") from error
 
 
 class VerifiersEnvironment(AgentEnvironment):

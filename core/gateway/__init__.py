@@ -4,12 +4,17 @@ Agents that others wrote, in any framework, become methods that way. Import the 
 need a package of their own: `langchain_model` (langchain-core) and `strands_model` (strands-agents).
 """
 
-from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome, RunAgent
-from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
-from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
-from core.gateway.session import MAX_IDLE_S, FinishedSession, GatewaySession, SessionSettings, list_other_roles
-from core.gateway.transcriber import History
+from typing import TYPE_CHECKING
+
+from core.options import open_later
+
+if TYPE_CHECKING:
+    from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome, RunAgent
+    from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
+    from core.gateway.history import Answer
+    from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
+    from core.gateway.session import FinishedSession, GatewaySession
+    from core.gateway.settings import MAX_IDLE_S, History, SessionSettings, list_other_roles
 
 __all__ = [
     "KEPT_CLOSED",
@@ -35,3 +40,4 @@ __all__ = [
     "serve_gateway",
     "strands_model",
 ]
+__getattr__ = open_later(__name__)

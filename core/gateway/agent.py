@@ -20,16 +20,18 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.messages import collapse_whitespace
-from core.gateway.session import GatewaySession, SessionSettings, list_other_roles
+from core.gateway.settings import SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.rollout.reward import Reward, call_reward
 from core.text.tokenizer import Tokenizer
 from core.types import CALLS, Sampling, Task, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from core.gateway.session import GatewaySession
 
 QUESTION_FILE = "{question_file}"
 """Stands in a command for the path of a file that holds the question."""
@@ -117,12 +119,15 @@ class AgentMethod(Method):
         max_new_tokens: int = 1024,
         template_options: Mapping[str, Any] | None = None,
     ):
+        from core.gateway.gateway import Gateway, serve_gateway  # here: a recipe is read without a server
+
         self.run = run
         self.grade = grade
         self.needs = list_other_roles(settings.model_roles)
         self.max_new_tokens = max_new_tokens
         self._tokenizer = tokenizer
         self.gateway = Gateway({}, tokenizer, settings, template_options=template_options)
+        self._serve = partial(serve_gateway, self.gateway)
         self._server = AsyncExitStack()
         self._url: asyncio.Task[str] | None = None
         self._rollouts = 0
@@ -130,7 +135,7 @@ class AgentMethod(Method):
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run the agent in a session of its own; reward its answer."""
         if self._url is None:
-            self._url = asyncio.create_task(self._server.enter_async_context(serve_gateway(self.gateway)))
+            self._url = asyncio.create_task(self._server.enter_async_context(self._serve()))
         url = await asyncio.shield(self._url)
         self._rollouts += 1
         session_id = f"{uuid.uuid4().hex[:8]}-{self._rollouts}"
@@ -185,7 +190,7 @@ def find_unsent(task: Task, turns: Sequence[Turn], tokenizer: Tokenizer) -> str 
     """Name the first message before a task's question that no prompt shows; None if all were sent."""
 
     def plain(text: str) -> str:
-        return collapse_whitespace(unicodedata.normalize("NFC", text))
+        return " ".join(unicodedata.normalize("NFC", text).split())
 
     prompts = [plain(str(tokenizer.decode(turn.prompt_ids))) for turn in turns] if task.earlier_messages else []
     for number, message in enumerate(task.earlier_messages):

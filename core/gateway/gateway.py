@@ -27,7 +27,8 @@ from core.gateway import anthropic_messages, openai_chat, openai_responses, vllm
 from core.gateway.bodies import Body, parse_body
 from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, refuse
-from core.gateway.session import FROZEN, TURN_LIMITS, FinishedSession, GatewaySession, SessionSettings
+from core.gateway.session import TURN_LIMITS, FinishedSession, GatewaySession
+from core.gateway.settings import FROZEN, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy, PolicyError
 from core.rollout.method import RolloutError

@@ -15,7 +15,6 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from core.gateway.echoes import EchoKind
@@ -29,7 +28,8 @@ from core.gateway.messages import (
     join_parts,
     refuse,
 )
-from core.gateway.transcriber import History, Transcriber
+from core.gateway.settings import SessionSettings
+from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy, PolicyError
 from core.seeds import derive_seed
 from core.text.call_formats import Reply
@@ -42,48 +42,11 @@ INSTRUCTIONS = ("instructions",)
 
 MAX_EVENTS = 1000
 """Limits the events of a session that are kept in order; all are counted."""
-MAX_IDLE_S = 3600.0
-"""Bounds by default the seconds between two requests of a session that a request opened: tools may run for long."""
 
 TURN_LIMITS = ("turn_limit", "tool_limit")
 """Names the refusals after which a session has no other answer."""
 LIMITS = (*TURN_LIMITS, "context_length_exceeded")
 """Names the refusals that end a rollout as truncated: the agent had all that it may have."""
-
-FROZEN = "frozen:"
-"""Begins the model name of a request to a role that is never trained, such as `frozen:judge`."""
-
-
-def list_other_roles(model_roles: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the roles that model names are mapped to, without `policy`."""
-    return tuple(sorted({role.removeprefix(FROZEN) for role in model_roles.values()} - {"policy"}))
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """Says how the sessions of a gateway answer.
-
-    `max_context` bounds prompt and completion of one call together. `max_turns` bounds the answers of a session: one
-    more is refused, and no client asks again. So is a request after answers that hold more than `max_tool_calls` calls.
-    `model_roles` maps patterns of model names to roles, the first that fits counts; a name that fits none asks the role
-    `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained; `frozen:policy` asks it untrained.
-    A gateway that opens sessions on request finishes one that nobody asked anything for `max_idle_s` seconds.
-    """
-
-    max_context: int
-    max_turns: int | None = None
-    max_tool_calls: int | None = None
-    history: History = "sampled"
-    model_roles: Mapping[str, str] = field(default_factory=dict)
-    max_idle_s: float = MAX_IDLE_S
-
-    def find_role(self, model: str) -> tuple[str, bool]:
-        """Return the role that a model name asks, and whether its answers may be trained."""
-        mapped = next((role for pattern, role in self.model_roles.items() if fnmatchcase(model, pattern)), None)
-        asked = mapped or (model if model.startswith(FROZEN) else "policy")
-        frozen = asked.startswith(FROZEN) or model.startswith(FROZEN)
-        role = asked.removeprefix(FROZEN)
-        return role, role == "policy" and not frozen
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from core.gateway.history import Answer, Continuation
 from core.gateway.messages import MessageRole, WireMessage, refuse
+from core.gateway.settings import History
 from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Ids, Tokenizer, special_ids
 from core.text.tool_calls import CallError, ToolCall, ToolSchema, parse_json
 from core.types import Completion
-
-History = Literal["sampled", "template"]
-"""Says which thoughts of earlier answers the next prompt keeps: all that were sampled, or those the template shows."""
 
 _BARE: Mapping[str, Message] = {role: Message(role, ()) for role in get_args(MessageRole)}
 

@@ -17,13 +17,14 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answer_grader import find_answer, is_same_text
 from core.rewards.answers import fold_text, unwrap
-from core.rewards.judge import Ask, Judge
-from core.rewards.math_verifier import MathVerifier
 from core.rewards.numbers import is_same_number, parse_integer, parse_number
+
+if TYPE_CHECKING:  # a method's file is imported without them
+    from core.rewards.judge import Ask
 
 MathRule = Literal[
     "number", "text", "math_verify", "judge", "no_verdict", "no_reply", "timeout", "error", "no_answer", "too_long"
@@ -55,6 +56,9 @@ class MathGrader:
     """
 
     def __init__(self, *, timeout_s: float = 10.0, workers: int = 1):
+        from core.rewards.judge import Judge
+        from core.rewards.math_verifier import MathVerifier
+
         self._judge = Judge()
         self._verifier = MathVerifier(timeout_s=timeout_s, workers=workers)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Required, TypedDict, Unpack
 
 from core.algorithms.advantages import group_advantages, keep_most_different, overlong_penalty
+from core.rollout.turns import extends
 from core.types import Group, Row, RowUnit, Trajectory, Turn
 
 
@@ -127,13 +128,6 @@ def _hash_prefixes(ids: Sequence[int]) -> list[int]:
     for token in ids:
         hashes.append(hash((hashes[-1], token)))
     return hashes
-
-
-def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
-    """Return whether a prompt begins with all ids of an earlier turn: its prompt, then its completion."""
-    prompt, sampled = earlier.prompt_ids, earlier.completion.token_ids
-    end = len(prompt) + len(sampled)
-    return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled
 
 
 def _join_segment(segment: Sequence[Turn]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:

@@ -67,3 +67,10 @@ class Turns:
         seconds = (asked, time.monotonic() - self._began)
         self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained, seconds))
         return completion
+
+
+def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
+    """Return whether a prompt begins with all ids of an earlier turn: its prompt, then its completion."""
+    prompt, sampled = earlier.prompt_ids, earlier.completion.token_ids
+    end = len(prompt) + len(sampled)
+    return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled

@@ -5,8 +5,13 @@ packages that holds numpy and sympy; keep secrets out of those. It writes to its
 The library in `workspace` gives an agent a whole repository behind the same walls. README.md shows what to import.
 """
 
-from core.sandbox.backends import Backend
-from core.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable
-from core.sandbox.sandbox import Sandbox
+from typing import TYPE_CHECKING
+
+from core.options import open_later
+
+if TYPE_CHECKING:
+    from core.sandbox.result import Backend, SandboxLimits, SandboxResult, SandboxUnavailable
+    from core.sandbox.sandbox import Sandbox
 
 __all__ = ["Backend", "Sandbox", "SandboxLimits", "SandboxResult", "SandboxUnavailable", "workspace"]
+__getattr__ = open_later(__name__)

@@ -17,14 +17,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from core.sandbox import inside
 from core.sandbox.forked import compile_programs, list_python
-from core.sandbox.result import SandboxLimits, SandboxUnavailable
+from core.sandbox.result import Backend, SandboxLimits, SandboxUnavailable
 from core.sandbox.seccomp import MACHINES, compile_filter
 
-Backend = Literal["bubblewrap", "landlock", "unsafe_local"]
 ISOLATED: tuple[Backend, ...] = ("bubblewrap", "landlock")
 
 ENVIRONMENT = {

@@ -1,4 +1,4 @@
-"""Defines the limits that a sandbox is given and the result that it returns."""
+"""Defines what a sandbox is given, its isolation and limits, and the result that it returns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+Backend = Literal["bubblewrap", "landlock", "unsafe_local"]
 Status = Literal["ok", "error", "timeout", "memory", "output_limit", "blocked"]
 
 

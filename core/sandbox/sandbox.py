@@ -17,7 +17,6 @@ from core.sandbox import fork_server, inside
 from core.sandbox.backends import (
     ENVIRONMENT,
     ISOLATED,
-    Backend,
     check_platform,
     explain,
     make_command,
@@ -25,7 +24,7 @@ from core.sandbox.backends import (
 )
 from core.sandbox.forked import ForkedProcess, ForkServer, compile_programs
 from core.sandbox.process import ChildProcess, Ending, ReportPipe, execute
-from core.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable, Status
+from core.sandbox.result import Backend, SandboxLimits, SandboxResult, SandboxUnavailable, Status
 
 SERVER = ForkServer(lambda: compile_programs(inside, fork_server), ENVIRONMENT)
 """Starts the programs of the backend landlock."""

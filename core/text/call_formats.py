@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from core.text.qwen_coder import read_qwen_coder
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import (
     THOUGHT_END,
@@ -99,6 +98,8 @@ def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     except Exception:  # templates raise what they like
         return None
     if "<function=probe_name>" in shown:
+        from core.text.qwen_coder import read_qwen_coder  # the longest reader, for the templates that need it
+
         return read_qwen_coder
     if re.search(r'<tool_call>\s*\{"name": "probe_name"', shown):
         return read_hermes

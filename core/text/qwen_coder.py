@@ -7,17 +7,14 @@ stand in the value as a whole first. A reply that can be read in no such way is 
 
 from __future__ import annotations
 
-import ast
 import itertools
-import json
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.text.schemas import KEYWORDS, find_argument, fits
-from core.text.tool_calls import CLOSE, OPEN, CallError, Note, ToolCall, ToolSchema, parse_json
+from core.text.schemas import find_argument, read_value
+from core.text.tool_calls import CLOSE, OPEN, CallError, Note, ToolCall, ToolSchema
 
 _TAG = re.compile(r"<tool_call>|</tool_call>|<function=([^>\n]*)>|</function>|<parameter=([^>\n]*)>|</parameter>")
 _ANYWHERE = re.compile(r"<parameter=([^>\n]*)>")
@@ -205,43 +202,3 @@ def _explain(text: str) -> CallError:
     if not body.partition(">")[2].lstrip().startswith(("<parameter=", "</function>")):
         return CallError("extra_key", "in a function, only <parameter=KEY>VALUE</parameter> may stand")
     return CallError("unclosed_call", "a parameter, a function or a call was not closed, or text stands behind it")
-
-
-def read_value(text: str, schema: Any, root: Any) -> tuple[Any, bool]:
-    """Read a value that was written as text; return it, and False if it fits nothing that the schema allows.
-
-    What is written as JSON or as a Python literal is read so, if the schema allows it; other text is a string. A schema
-    that says nothing means text.
-    """
-    if not isinstance(schema, dict) or not schema.keys() & KEYWORDS:
-        return text, True
-    if schema.get("type") == "string" and fits(text, schema, root):
-        return text, True
-    values = [value for value in _read_literals(text) if fits(value, schema, root)]
-    typed = [value for value in values if not isinstance(value, str)]
-    if not typed and fits(text, schema, root):
-        return text, True
-    return next(iter(typed or values), text), bool(values)
-
-
-def _read_literals(text: str) -> list[Any]:
-    """Return the value that a text is as JSON, or else as a literal of Python that JSON can express; none if neither.
-
-    A key that occurs twice is neither: one of its values would be lost.
-    """
-    value = parse_json(text)
-    if not isinstance(value, CallError):
-        return [value]
-    if value.kind == "duplicate_key":
-        return []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
-            tree = ast.parse(text.strip(), mode="eval")
-            value = ast.literal_eval(tree)
-        written = json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return []
-    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
-    unique = all(len({ast.dump(key) for key in node.keys if key}) == len(node.keys) for node in dicts)
-    return [value] if unique and written == value else []

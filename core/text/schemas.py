@@ -1,13 +1,18 @@
-"""This module says which values the JSON schema of a tool allows: by types, choices, unions and references.
+"""This module says which values the JSON schema of a tool allows, and reads a value that was written as text.
 
-What a schema says about the parts of a value is for the tool to check.
+It knows types, choices, unions and references. What a schema says about a value's parts is for the tool to check.
 """
 
 from __future__ import annotations
 
+import ast
+import json
+import warnings
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
+
+from core.text.tool_calls import CallError, parse_json
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -65,6 +70,23 @@ def fits(value: Any, schema: Any, root: Any, seen: frozenset[str] = frozenset())
     )
 
 
+def read_value(text: str, schema: Any, root: Any) -> tuple[Any, bool]:
+    """Read a value that was written as text; return it, and False if it fits nothing that the schema allows.
+
+    What is written as JSON or as a Python literal is read so, if the schema allows it; other text is a string. A schema
+    that says nothing means text.
+    """
+    if not isinstance(schema, dict) or not schema.keys() & KEYWORDS:
+        return text, True
+    if schema.get("type") == "string" and fits(text, schema, root):
+        return text, True
+    values = [value for value in _read_literals(text) if fits(value, schema, root)]
+    typed = [value for value in values if not isinstance(value, str)]
+    if not typed and fits(text, schema, root):
+        return text, True
+    return next(iter(typed or values), text), bool(values)
+
+
 def _has_type(value: Any, schema: Mapping[str, Any]) -> bool:
     """Say whether `value` has a JSON type that the schema names, one or a list; its parts name it, too."""
     named = schema.get("type") or ("object" if "properties" in schema else "array" if "items" in schema else [])
@@ -89,3 +111,26 @@ def _resolve(reference: str, root: Any) -> Any:
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _read_literals(text: str) -> list[Any]:
+    """Return the value that a text is as JSON, or else as a literal of Python that JSON can express; none if neither.
+
+    A key that occurs twice is neither: one of its values would be lost.
+    """
+    value = parse_json(text)
+    if not isinstance(value, CallError):
+        return [value]
+    if value.kind == "duplicate_key":
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
+            tree = ast.parse(text.strip(), mode="eval")
+            value = ast.literal_eval(tree)
+        written = json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return []
+    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    unique = all(len({ast.dump(key) for key in node.keys if key}) == len(node.keys) for node in dicts)
+    return [value] if unique and written == value else []

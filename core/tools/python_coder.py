@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
 
 from core.sandbox import Backend, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
+from core.text.programs import extract_program, print_value
 from core.tools.base import Interrupt, Query, Tool, ToolContext, ToolError, ToolResult, ToolStatus
-from core.tools.programs import extract_program, print_value
 
 _PROMPT = """\
 Write a Python program that answers the query below. It runs once, without input, files or network; the standard \

@@ -33,8 +33,9 @@ train        -> algorithms config data engine hub options policy rollout runs se
 worlds       -> config data options rollout runs text types
 engine       -> http_client hub options policy serving text types vllm_wire
 environments -> gateway options policy rollout text tools types
-gateway      -> policy rollout seeds serving text types vllm_wire
-tools        -> options retrieval sandbox
+gateway      -> options policy rollout seeds serving text types vllm_wire
+sandbox      -> options
+tools        -> options retrieval sandbox text
 retrieval    -> http_client options serving types
 rollout      -> algorithms config options policy seeds text types
 config       -> algorithms options types

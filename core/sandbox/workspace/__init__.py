@@ -3,18 +3,23 @@
 Two backends have one protocol (start, exec, put, get, diff, stop): processes in namespaces of their own, and Docker.
 """
 
-from core.sandbox.workspace.base import (
-    GIT,
-    CommandResult,
-    PreparedRepository,
-    RepositoryWorkspace,
-    WorkspaceError,
-    WorkspaceLimits,
-    WorkspaceUnavailable,
-    check_paths,
-)
-from core.sandbox.workspace.docker import DockerWorkspace
-from core.sandbox.workspace.isolated import IsolatedWorkspace, choose_backend
+from typing import TYPE_CHECKING
+
+from core.options import open_later
+
+if TYPE_CHECKING:
+    from core.sandbox.workspace.base import (
+        GIT,
+        CommandResult,
+        PreparedRepository,
+        RepositoryWorkspace,
+        WorkspaceError,
+        WorkspaceLimits,
+        WorkspaceUnavailable,
+        check_paths,
+    )
+    from core.sandbox.workspace.docker import DockerWorkspace
+    from core.sandbox.workspace.isolated import IsolatedWorkspace, choose_backend
 
 __all__ = [
     "GIT",
@@ -29,3 +34,4 @@ __all__ = [
     "check_paths",
     "choose_backend",
 ]
+__getattr__ = open_later(__name__)

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.algorithms.advantages import group_advantages
-from core.rollout.rows import extends, make_rows, rows_from_groups
+from core.rollout.rows import make_rows, rows_from_groups
+from core.rollout.turns import extends
 from core.types import Completion, Row, Trajectory, Turn
 
 TOKENS = st.integers(0, 999)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.text.call_formats import CallError, Reply, detect_format, read_hermes, read_llama, read_qwen_coder, read_reply
+from core.text.call_formats import CallError, Reply, detect_format, read_hermes, read_llama, read_reply
+from core.text.qwen_coder import read_qwen_coder
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from tests.kit import train_tokenizer
 from tests.unit.gateway.templates import FORMATS as EXPECTED

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from core.text.call_formats import CallFormat, read_hermes, read_llama, read_qwen_coder, read_reply
+from core.text.call_formats import CallFormat, read_hermes, read_llama, read_reply
+from core.text.qwen_coder import read_qwen_coder
 from core.text.tool_calls import ToolCall, ToolSchema
 from tests.unit.gateway.templates import FORMATS, TEMPLATES
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from core.sandbox import SandboxResult, SandboxUnavailable
+from core.text.programs import extract_program, print_value
 from core.tools.base import Query, ToolContext, ToolError
-from core.tools.programs import extract_program, print_value
 from core.tools.python_coder import PythonCoder, SandboxFailed
 
 

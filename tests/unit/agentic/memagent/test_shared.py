@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from core.rollout.shared import SharedResults
+from agentic.memagent.chunks import SharedResults
 
 
 async def test_members_wait_for_the_one_computation_also_when_the_first_is_cancelled() -> None:

@@ -1,12 +1,41 @@
-"""Reads the program in what a model wrote: in a fence, indented as a whole, or an expression."""
+"""This module finds fenced blocks and programs in a reply: in a fence, indented as a whole, or an expression."""
 
 from __future__ import annotations
 
 import ast
 import re
-import textwrap
 import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+from textwrap import dedent
 from typing import Literal
+
+PYTHON = frozenset({"python", "python3", "py"})
+SHELL = frozenset({"bash", "sh", "shell"})
+OUTPUT = "```output"
+"""Opens the block in which a model that was taught to reason with tools expects what its program printed."""
+
+_FENCE = re.compile(r"^[ \t]*```([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Holds the content of a block, without the indentation of the block, and what follows it."""
+
+    text: str
+    rest: str
+
+
+def find_last_fence(text: str, languages: Collection[str]) -> Fence | None:
+    """Return the last block in one of these languages, in lower case; one at the end may be unfinished.
+
+    A fence begins a line. So does one in a text within the program, which ends the block there.
+    """
+    found = None
+    for match in _FENCE.finditer(text):
+        if match[1].lower() in languages:
+            found = Fence(dedent(match[2]).strip(), text[match.end() :])
+    return found
 
 
 def extract_program(reply: str) -> str:
@@ -26,7 +55,7 @@ def extract_program(reply: str) -> str:
 def dedent_program(code: str) -> str:
     """Return `code` without the indentation that all its lines have, or all but the first, as in an item of a list."""
     first, line_break, rest = code.strip().partition("\n")
-    forms = (code.strip(), textwrap.dedent(code).strip(), first + line_break + textwrap.dedent(rest))
+    forms = (code.strip(), dedent(code).strip(), first + line_break + dedent(rest))
     return next((form for form in forms if can_parse(form)), forms[0])
 
 

@@ -1,0 +1,122 @@
+"""Defines an agent's section `environment`, one class for each standard.
+
+A recipe is read without what plays them: the module of a standard is imported when its environment is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from core.options import RecipeError, Section
+
+if TYPE_CHECKING:
+    from core.environments.base import AgentEnvironment
+
+INDEX = "{index}"
+"""Stands in `reset` for the index of the task."""
+
+
+class ServerSection(Section):
+    """Names a server: a program to start, or the URL of one that runs."""
+
+    url: str | None = None
+    command: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_one_server(self) -> Self:
+        if (self.url is None) == (not self.command):
+            raise ValueError("needs either `command`, which starts a server, or `url`, of one that runs")
+        return self
+
+
+class McpServer(ServerSection):
+    """Names a server of MCP."""
+
+    command: tuple[str, ...] = ()
+    """Starts the server, which talks over stdin and stdout. It starts in a fresh folder, for whose path `{folder}`
+    stands. Of our variables it has PATH, HOME and their like; `env NAME=VALUE` before the program adds one."""
+    url: str | None = None
+    """Names a server that runs, with its path, such as http://HOST:PORT/mcp."""
+    tools: tuple[str, ...] = ()
+    """Names the tools that are shown; by default all."""
+    reply_s: PositiveFloat = 60.0
+    """Limits the seconds until the server is ready, and those of one call."""
+
+
+class VerifiersEntry(Section):
+    """Names a taskset of verifiers and the harness that plays it."""
+
+    kind: Literal["verifiers"]
+    taskset: Mapping[str, Any]
+    """Holds the `id` of an installed taskset, and its settings."""
+    harness: Mapping[str, Any] = {"id": "null"}
+    """Holds the `id` of the harness that talks to the policy, and its settings. `null` has only the taskset's tools."""
+    runtime: Mapping[str, Any] | None = None
+    """Says where the harness runs, such as {type: docker}. One that runs what the policy wrote has no default; others
+    run as a process on this machine."""
+
+    def open(self, key: str, max_turns: int) -> AgentEnvironment:
+        """Load the taskset. Raises RecipeError, which names the key."""
+        from core.environments.verifiers import VerifiersEnvironment
+
+        try:
+            return VerifiersEnvironment(self, max_turns)
+        except Exception as error:  # packages of others fail in their own ways
+            missing = isinstance(error, ModuleNotFoundError) and "verifiers" in (error.name or "").split(".")
+            fix = "; install it with pip install 'tokentrue[verifiers]'" if missing else ""
+            raise RecipeError(f"{key}: {error}{fix}") from error
+
+
+class OpenEnvEntry(ServerSection):
+    """Names an OpenEnv server, and says how a reply of the policy becomes an action."""
+
+    kind: Literal["openenv"]
+    url: str | None = None
+    """Names a server that runs, as http://HOST:PORT."""
+    command: tuple[str, ...] = ()
+    """Starts a server on this machine instead; `{port}` in a word is a free port. It ends when we do."""
+    reset: Mapping[str, Any] = {"seed": INDEX}
+    """Holds the options of `reset`, of which "{index}" is the task's `metadata.index`."""
+    action: str | None = None
+    """Names the field of an action that holds the policy's reply. None: the policy calls the environment's tools."""
+    show: tuple[str, ...] = ()
+    """Names the fields of an observation that the policy sees; by default all, as JSON."""
+    system: str = ""
+    """Begins the system message."""
+    sessions: PositiveInt = 1
+    """Limits the rollouts that the server plays at once. It refuses more than it was made for, often 1."""
+    reply_s: PositiveFloat = 60.0
+    """Limits the seconds that the server may take for an answer; then the rollout fails as `environment`."""
+
+    def open(self, key: str, max_turns: int) -> AgentEnvironment:
+        """Prepare the environment; its server starts with the first task. The gateway counts the turns."""
+        from core.environments.openenv import OpenEnvEnvironment
+
+        return OpenEnvEnvironment(self, key)
+
+
+class McpEntry(Section):
+    """Lends the tools of MCP servers to our plain agent, whose answer the agent's `reward` looks at.
+
+    `metadata.files` of a record, as path -> text, lie in the folder of its rollout. In the task that `reward` gets, it
+    is what lies there in the end.
+    """
+
+    kind: Literal["mcp"]
+    servers: Mapping[str, McpServer] = Field(min_length=1)
+    system: str = ""
+    """Begins the system message."""
+
+    def open(self, key: str, max_turns: int) -> AgentEnvironment:
+        """Prepare the agent, and see that its servers start. Raises RecipeError, which names the key."""
+        from core.environments.mcp import McpEnvironment, read_schemas
+
+        read_schemas(key, self.servers)
+        return McpEnvironment(self)
+
+
+AnyEnvironment = Annotated[VerifiersEntry | OpenEnvEntry | McpEntry, Field(discriminator="kind")]
+"""Describes the environment of an agent; `kind` says of which standard."""
