@@ -102,7 +102,3 @@ def make_parser() -> argparse.ArgumentParser:
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

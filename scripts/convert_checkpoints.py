@@ -210,7 +210,3 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _parse_iterations(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ is left out of them.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from benchmarks.data.coding import CODING_BENCHMARKS
@@ -79,7 +78,3 @@ def make_parser() -> argparse.ArgumentParser:
     anew = "divide all records by hash: no figure of it compares with a published one"
     parser.add_argument("--resplit", action="store_true", help=anew)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

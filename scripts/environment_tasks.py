@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,7 +65,3 @@ def make_parser() -> argparse.ArgumentParser:
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -280,7 +280,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, metavar="DIR", help="their evaluation (default: those in RUN_DIR)")
     parser.add_argument("--dry-run", action="store_true", help="print the model card, and write nothing")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

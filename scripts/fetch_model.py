@@ -244,7 +244,3 @@ def make_parser() -> argparse.ArgumentParser:
     models.add_parser("minilm", parents=[common], help="all-MiniLM-L6-v2, an encoder")
     parser.set_defaults(tools=False, size="0.5b")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -68,7 +68,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--from", dest="source", default=SOURCE, metavar="URL", help=f"git repository, not {SOURCE}")
     parser.add_argument("--check-only", action="store_true", help="check the files that are there; fetch nothing")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

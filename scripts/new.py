@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -84,7 +83,3 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("method", metavar="METHOD", help="a name, or the path of a folder of your own, with a /")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

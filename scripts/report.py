@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from core.inspect import refresh_view
@@ -33,7 +32,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
     parser.add_argument("--data", help="data set of the headline table (default: the most evaluated one)")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

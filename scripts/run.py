@@ -197,7 +197,3 @@ def run_command(words: Sequence[str]) -> int:
 def with_our_python(words: Sequence[str]) -> list[str]:
     """Return the words of a command that begins with `tokentrue` or `python`, for this interpreter."""
     return [sys.executable, *(["-m", "scripts.tokentrue"] if words[0] == "tokentrue" else []), *words[1:]]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

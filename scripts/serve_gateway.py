@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -170,7 +169,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", type=argparse_type(Device), default="auto")
     parser.add_argument("--kv-tokens", type=argparse_type(PositiveInt), default=65536)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -134,7 +134,3 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _exit_by_signal(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -43,7 +43,3 @@ def read_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple
         options.out = Path("runs") / f"{Path(options.method).resolve().name}-{Path(options.preset).stem}"
         words += ["--out", str(options.out)]
     return options, words
-
-
-if __name__ == "__main__":
-    sys.exit(main())

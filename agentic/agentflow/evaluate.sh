@@ -9,4 +9,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_python --no-dev
-exec "$python" -m benchmarks.aime.evaluate "$@"
+exec "$python" -m scripts.tokentrue evaluate aime "$@"

@@ -168,7 +168,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="a task: it holds a task.toml")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

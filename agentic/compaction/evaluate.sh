@@ -5,4 +5,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_python --no-dev
-exec "$python" -m benchmarks.heldout.evaluate compaction "$@"
+exec "$python" -m scripts.tokentrue evaluate heldout compaction "$@"

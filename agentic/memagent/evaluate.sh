@@ -8,4 +8,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_python --no-dev
-exec "$python" -m benchmarks.ruler.evaluate "$@"
+exec "$python" -m scripts.tokentrue evaluate ruler "$@"

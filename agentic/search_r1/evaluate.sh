@@ -8,4 +8,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_python --no-dev
-exec "$python" -m benchmarks.heldout.evaluate search_r1 "$@"
+exec "$python" -m scripts.tokentrue evaluate heldout search_r1 "$@"

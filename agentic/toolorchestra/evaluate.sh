@@ -13,6 +13,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_python --no-dev
 if [[ "${1:-}" == tau2 ]]; then
     shift
-    exec "$python" -m benchmarks.tau2.evaluate "$@"
+    exec "$python" -m scripts.tokentrue evaluate tau2 "$@"
 fi
-exec "$python" -m benchmarks.heldout.evaluate toolorchestra "$@"
+exec "$python" -m scripts.tokentrue evaluate heldout toolorchestra "$@"

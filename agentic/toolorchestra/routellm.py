@@ -167,7 +167,3 @@ def make_parser() -> argparse.ArgumentParser:
         "--agreeing", type=float, default=1.0, metavar="X", help="train: X times as many prompts on which both agree"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

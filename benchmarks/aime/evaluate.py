@@ -17,7 +17,6 @@ command continues where a killed one stopped, and a larger --k adds to what is t
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -201,6 +200,3 @@ def make_parser() -> argparse.ArgumentParser:
 
 EVALUATOR = Evaluator(make_parser, prepare, evaluate)
 main = EVALUATOR.main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,6 @@ each once. The first line of a passage is its title.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,7 +47,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of tokentrue data download musique")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,7 +24,6 @@ killed one stopped, and more --tasks add to what is there.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -278,6 +277,3 @@ def make_parser() -> argparse.ArgumentParser:
 
 EVALUATOR = Evaluator(make_parser, prepare, evaluate)
 main = EVALUATOR.main
-
-if __name__ == "__main__":
-    sys.exit(main())

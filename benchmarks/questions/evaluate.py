@@ -10,7 +10,6 @@ same command continues where a killed one stopped.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -132,6 +131,3 @@ def make_parser() -> argparse.ArgumentParser:
 
 EVALUATOR = Evaluator(make_parser, prepare, evaluate)
 main = EVALUATOR.main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,6 @@ The table goes to --out as table.md, with all values and curves as routing.json.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -192,7 +191,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", choices=("subjects", "random"), default="subjects", help="what is kept out of MMLU")
     parser.add_argument("--out", type=Path, default=Path("runs/routing"), metavar="DIR")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -390,6 +390,3 @@ def make_parser() -> argparse.ArgumentParser:
 
 EVALUATOR = Evaluator(make_parser, prepare, evaluate)
 main = EVALUATOR.main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="JSONL file to write")
     add_task_options(parser)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

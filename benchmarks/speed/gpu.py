@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -199,7 +198,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="some of the parts")
     parser.add_argument("--out", type=Path, default=Path("runs/speed/gpu.json"))
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,6 @@ again, and the others continue from their records.
 from __future__ import annotations
 
 import argparse
-import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -177,7 +176,3 @@ def make_parser() -> argparse.ArgumentParser:
     where.add_argument("--tau2-python", default=Places.tau2_python, metavar="PYTHON", help="has tau2-bench")
     where.add_argument("--tau2-data", default=Places.tau2_data, metavar="DIR", help="its data")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ logged as it ends (benchmarks/harness/samples.py): the same command continues wh
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -267,6 +266,3 @@ def make_parser() -> argparse.ArgumentParser:
 
 EVALUATOR = Evaluator(make_parser, prepare, evaluate, (*EXPECTED_ERRORS, EnvironmentFault))
 main = EVALUATOR.main
-
-if __name__ == "__main__":
-    sys.exit(main())

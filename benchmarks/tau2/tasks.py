@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -88,7 +87,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--solo", action="store_true", help="without a user (telecom)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 @contextmanager
 def start_gateway(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "scripts.serve_gateway", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "scripts.tokentrue", "serve", "gateway", "--port", "0", *arguments]
     process = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

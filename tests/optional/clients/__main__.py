@@ -1,14 +1,13 @@
 """Real clients of the package index against the gateway: what they send back is trained as it was sampled.
 
     python -m venv ENV && ENV/bin/pip install -r tests/optional/clients/requirements.txt
-    python -m tests.optional.clients --python ENV/bin/python [--clients NAME ...] [--slime ROOT]
+    python -m tests.optional.clients --python ENV/bin/python [--clients NAME ...]
 
 Strands needs an environment of its own, with requirements-strands.txt, and `--clients strands_chat strands_anthropic`.
 
 Every client has conversations with a thinking and a plain model, one and two calls at a time, whole and streamed, under
 both histories. Prints a line for each; status 1 if one of them trained a token too many or too few, in another context
-than the engine's, in more rows than one, or if an answer came back as edited or foreign. With `--slime`, slime's own
-adapters have the same conversations, and a line says what they train of them.
+than the engine's, in more rows than one, or if an answer came back as edited or foreign.
 """
 
 from __future__ import annotations
@@ -25,19 +24,18 @@ from typing import get_args
 from core.gateway import Gateway, History, SessionSettings, serve_gateway
 from core.types import Sampling
 from tests.optional.clients.scripted import ScriptedModel, check
-from tests.optional.clients.slime_side import SlimeSide, serve_slime
 
 DRIVERS = Path(__file__).with_name("drivers.py")
 THOUGHTS, CALLS, TRANSPORTS = ("plain", "thinking"), ("one", "two"), ("whole", "stream")
 
 
-async def run_client(python: str, client: str, *, tidy: bool, slime: Path | None) -> bool:
+async def run_client(python: str, client: str) -> bool:
     """Run all conversations of one client; return whether all were exact."""
     exact = True
     names = ["-".join(parts) for parts in itertools.product(THOUGHTS, CALLS, TRANSPORTS)]
     async with AsyncExitStack() as stack:
         for history in get_args(History):
-            model = ScriptedModel(tidy=tidy)
+            model = ScriptedModel()
             settings = SessionSettings(max_context=100_000, history=history)
             gateway = Gateway({"policy": model}, model.writer.tokenizer, settings)
             url = await stack.enter_async_context(serve_gateway(gateway))
@@ -49,13 +47,6 @@ async def run_client(python: str, client: str, *, tidy: bool, slime: Path | None
                 exact &= fine
                 mark = "ok   " if fine else "WRONG"
                 print(f"{mark} {client:22} {history:8} {name:20} {described} {failures.get(name, '')}", flush=True)
-        if slime is not None and "responses" not in client:  # slime has no adapter for Responses
-            side = SlimeSide(slime, ScriptedModel(tidy=tidy))
-            url, adapters = await stack.enter_async_context(serve_slime(side, client, names))
-            failures = await run_driver(python, client, url, names)
-            for name in names:
-                described = await side.describe(adapters[name])
-                print(f"slime {client:22} {'':8} {name:20} {described} {failures.get(name, '')}", flush=True)
     return exact
 
 
@@ -76,16 +67,14 @@ async def run_driver(python: str, client: str, url: str, names: Sequence[str]) -
     return dict(line.split("\t", 1) for line in output.decode().splitlines() if "\t" in line)
 
 
-async def run(python: str, clients: Sequence[str], *, tidy: bool, slime: Path | None) -> int:
-    return 0 if all([await run_client(python, client, tidy=tidy, slime=slime) for client in clients]) else 1
+async def run(python: str, clients: Sequence[str]) -> int:
+    return 0 if all([await run_client(python, client) for client in clients]) else 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.optional.clients")
     parser.add_argument("--python", required=True, help="the interpreter of an environment with requirements.txt")
     parser.add_argument("--clients", nargs="+", help="functions of drivers.py; default: all but Strands")
-    parser.add_argument("--slime", type=Path, metavar="ROOT", help="a checkout of slime, to print its adapters beside")
-    parser.add_argument("--tidy", action="store_true", help="the model writes the tokens that a template would write")
     options = parser.parse_args()
     known = [
         line.split("(")[0][4:]
@@ -93,7 +82,7 @@ def main() -> int:
         if line.endswith("(url: str, stream: bool) -> None:")
     ]
     clients = options.clients or [name for name in known if "strands" not in name]
-    return asyncio.run(run(options.python, clients, tidy=options.tidy, slime=options.slime))
+    return asyncio.run(run(options.python, clients))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 from core.gateway import FinishedSession
 from core.rollout.rows import make_rows
@@ -19,13 +17,9 @@ TEXTS = ("I look  it up.", "And once more:\ncafé \U0001f40e", 'There are "42" h
 
 
 class ScriptedModel:
-    """Calls tools in its first two answers of a session and answers in the third, in tokens of random pieces.
+    """Calls tools in its first two answers of a session and answers in the third, in tokens of random pieces."""
 
-    A `tidy` one writes the tokens and the JSON that a template writes, so that rendering its answers again gives them.
-    """
-
-    def __init__(self, *, tidy: bool = False) -> None:
-        self.tidy = tidy
+    def __init__(self) -> None:
         self.writer = RandomModel(make_tokenizer("qwen3"), "hermes", seed=0)
         self.sampled: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
@@ -42,21 +36,11 @@ class ScriptedModel:
         text = f"<think>\nthe {turn}. thought\n</think>\n\n" if "thinking" in session else ""
         text += TEXTS[turn]
         for place in range(calls):
-            escaped = place == 0 and not self.tidy
-            arguments = json.dumps({"query": f"a  b\n\u00e9 {place}", "count": place}, ensure_ascii=escaped)
-            name = '"name": "search", ' if self.tidy else '"name" :"search",  '
-            text += f'\n<tool_call>\n{{{name}"arguments": {arguments}}}\n</tool_call>'
-        tokenizer = self.writer.tokenizer
-        encoded = tokenizer.encode(text, add_special_tokens=False) if self.tidy else self.writer.encode(text)
-        ids = (*encoded, tokenizer.eos_token_id)
+            arguments = json.dumps({"query": f"a  b\n\u00e9 {place}", "count": place}, ensure_ascii=place == 0)
+            text += f'\n<tool_call>\n{{"name" :"search",  "arguments": {arguments}}}\n</tool_call>'
+        ids = (*self.writer.encode(text), self.writer.tokenizer.eos_token_id)
         self.sampled[session] += len(ids)
         return Completion(ids, (-0.5,) * len(ids), "stop")
-
-    def tokenizer_with(self, template: str) -> Any:
-        """Return the tokenizer with another chat template."""
-        tokenizer = copy.copy(self.writer.tokenizer)
-        tokenizer.chat_template = template
-        return tokenizer
 
 
 def check(finished: FinishedSession, prompts: set[tuple[int, ...]]) -> tuple[str, bool]:
