@@ -99,21 +99,19 @@ class ConverterTools:
         return printed.stdout.split("\0")[:-1]
 
 
-def to_dist(
-    tools: ConverterTools, hf: Path, dist: Path, model: str, *, gpus: int = 1, extra: Sequence[str] = ()
-) -> list[Conversion]:
+def to_dist(tools: ConverterTools, hf: Path, dist: Path, model: str, *, gpus: int = 1) -> list[Conversion]:
     """Plan `hf` -> `dist`, the torch_dist checkpoint that training starts from; return nothing if it exists."""
     if (dist / TRACKER).is_file():
         return []
     if dist.exists():
         raise ConversionError(f"{dist}: exists but holds no complete checkpoint (no {TRACKER}). Delete it first.")
     io = ["--hf-checkpoint", str(hf), "--save", str(partial_path(dist))]
-    command = tools.command(CONVERTERS["to-dist"], *tools.model_args(model), *io, *extra, gpus=gpus)
+    command = tools.command(CONVERTERS["to-dist"], *tools.model_args(model), *io, gpus=gpus)
     return [Conversion(dist, command)]
 
 
 def to_hf(
-    tools: ConverterTools, hf: Path, dist: Path, out: Path, *, iterations: Sequence[int] = (), extra: Sequence[str] = ()
+    tools: ConverterTools, hf: Path, dist: Path, out: Path, *, iterations: Sequence[int] = ()
 ) -> list[Conversion]:
     """Plan one Hugging Face folder in `out` for each checkpoint of `dist` (only `iterations`, if given) that lacks it.
 
@@ -131,7 +129,7 @@ def to_hf(
 
     def command(source: Path, partial: Path) -> list[str]:
         io = ["--input-dir", str(source), "--output-dir", str(partial)]
-        return tools.command(CONVERTERS["to-hf"], *io, *assets, *extra)
+        return tools.command(CONVERTERS["to-hf"], *io, *assets)
 
     return [Conversion(target, command(found[name], partial_path(target)), True) for name, target in targets.items()]
 
@@ -168,15 +166,15 @@ def plan_conversions(options: argparse.Namespace) -> list[Conversion]:
     """Return the conversions that the command line asks for and that are not done yet."""
     tools = ConverterTools(options.slime.absolute(), options.megatron.absolute(), options.python)
     tools.check(options.direction)
-    dist, extra = options.dist.absolute(), shlex.split(options.converter_args)
+    dist = options.dist.absolute()
     if options.direction == "to-dist":
         hf = resolve(options.hf, weights=not options.dry_run).absolute()
         check_unquantized(hf)
         if any(hf.glob("*.safetensors")):
             weights.check(hf)
-        return to_dist(tools, hf, dist, options.model, gpus=options.gpus, extra=extra)
+        return to_dist(tools, hf, dist, options.model, gpus=options.gpus)
     hf = resolve(options.hf, weights=False).absolute()
-    return to_hf(tools, hf, dist, options.out.absolute(), iterations=options.iterations, extra=extra)
+    return to_hf(tools, hf, dist, options.out.absolute(), iterations=options.iterations)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -190,7 +188,6 @@ def make_parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--python", default=sys.executable, help="the Python that has their packages (default: this one)"
     )
-    common.add_argument("--converter-args", default="", metavar="ARGS", help="more options of slime's converter")
     common.add_argument("--dry-run", action="store_true", help="print the commands and stop")
     first, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(prog="tokentrue convert", description=first)

@@ -15,7 +15,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.data.coding import CODING_BENCHMARKS
-from benchmarks.data.sets import BENCHMARKS, RESPLIT, read_benchmark
+from benchmarks.data.sets import BENCHMARKS, read_benchmark
 from core.data.files import DataError, write_jsonl
 from core.data.sets import SETS, prepare, write_sha256
 from core.data.splits import refuse_shown
@@ -30,8 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if len(options.names) > 1 and (options.source or options.rows):
         parser.error("--from and --rows are for one data set at a time")
-    if (options.few_shot or options.resplit) and not set(options.names) <= SPLIT_SETS.keys():
-        parser.error(f"--few-shot and --resplit are for {', '.join(SPLIT_SETS)}")
+    if options.few_shot and not set(options.names) <= SPLIT_SETS.keys():
+        parser.error(f"--few-shot is for {', '.join(SPLIT_SETS)}")
     if options.rows and not set(options.names) <= SETS.keys():
         parser.error(f"--rows is for {', '.join(SETS)}")
     for name in options.names:
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 def write_splits(name: str, options: argparse.Namespace) -> None:
     """Write the splits of a benchmark that have tasks, and tell how they came about."""
     benchmark = SPLIT_SETS[name]
-    splits, told = read_benchmark(name, benchmark, options.source, options.resplit)
+    splits, told = read_benchmark(name, benchmark, options.source)
     if options.few_shot:
         refuse_shown(splits["eval"] + splits["test"], options.few_shot)
     for split, tasks in splits.items():
@@ -57,7 +57,7 @@ def write_splits(name: str, options: argparse.Namespace) -> None:
             write_jsonl(path, tasks)
             write_sha256(path)
             print(f"{path} ({len(tasks):,} tasks, {path}.sha256)")
-    print(f"note: {name}: splits {RESPLIT if options.resplit else benchmark.rule}")
+    print(f"note: {name}: splits {benchmark.rule}")
     for what, count in told.items():
         print(f"note: {name}: {what} ({count:,})")
 
@@ -75,6 +75,4 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, metavar="N", help="the number of records, where the published set changed")
     shown = "a text of examples: refused if it holds a question of eval or test"
     parser.add_argument("--few-shot", type=Path, metavar="FILE", help=shown)
-    anew = "divide all records by hash: no figure of it compares with a published one"
-    parser.add_argument("--resplit", action="store_true", help=anew)
     return parser

@@ -1,7 +1,6 @@
 """Fetch tau2-bench's data at the commit of benchmarks/tau2/tasks.py, and check it file by file against git's own ids.
 
-    tokentrue data tau2 --out TAU2_DATA        # 12 MB: retail, airline, telecom
-    tokentrue data tau2 --out TAU2_DATA --check-only
+    tokentrue data tau2 --out TAU2_DATA        # 12 MB: retail, airline, telecom; what is there is checked alone
 
 Give TAU2_DATA to `--tau2-data`, or set TAU2_DATA_DIR to it. The data are never part of this repository; nor is
 tau2-bench, which pip installs from its own (benchmarks/tau2/README.md).
@@ -25,17 +24,10 @@ FOLDERS = tuple(sorted({f"data/tau2/{path.rpartition('/')[0]}" for path in BLOBS
 
 
 def fetch(out: Path, source: str = SOURCE, commit: str = COMMIT) -> None:
-    """Make a sparse, shallow checkout and move its `data/tau2` to `out`/tau2.
-
-    Raises:
-        DataError: git failed, or `out` has such a folder already.
-    """
-    target = out / "tau2"
-    if target.exists():
-        raise DataError(f"{target} is there already; check it with --check-only, or choose another --out")
+    """Make a sparse, shallow checkout and move its `data/tau2` to `out`/tau2. Raises DataError if git failed."""
     checkout = out / ".tau2-bench"
     check_out(source, commit, FOLDERS, checkout)
-    (checkout / "data" / "tau2").rename(target)
+    (checkout / "data" / "tau2").rename(out / "tau2")
 
 
 def find_differences(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
@@ -53,7 +45,7 @@ def find_differences(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
 @show_errors(DataError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    if not options.check_only:
+    if not (options.out / "tau2").exists():
         fetch(options.out, options.source)
     if problems := find_differences(options.out):
         print("error: not the data of the pinned commit:\n" + "\n".join(problems), file=sys.stderr)
@@ -66,5 +58,4 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue data tau2", description="Fetch tau2-bench's data and check it.")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--from", dest="source", default=SOURCE, metavar="URL", help=f"git repository, not {SOURCE}")
-    parser.add_argument("--check-only", action="store_true", help="check the files that are there; fetch nothing")
     return parser

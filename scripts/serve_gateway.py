@@ -58,9 +58,7 @@ async def run(options: argparse.Namespace) -> None:
         folder = resolve(options.model, weights=options.policy_url is None)
         tokenizer = load_tokenizer(folder)
         context = options.max_context or weights.load_config(folder).max_positions
-        settings = SessionSettings(
-            max_context=context, max_turns=options.max_turns, history=options.history, max_idle_s=options.max_idle_s
-        )
+        settings = SessionSettings(max_context=context, history=options.history, max_idle_s=options.max_idle_s)
         record, recorded = open_record(options.record, tokenizer)
         async with open_policy(options, folder, tokenizer, context) as policy:
             gateway = Gateway(
@@ -151,7 +149,6 @@ def make_parser() -> argparse.ArgumentParser:
         default="sampled",
         help="thoughts of earlier answers in the next prompt: all of them, or those that the chat template shows",
     )
-    parser.add_argument("--max-turns", type=argparse_type(PositiveInt), help="answers of one session")
     parser.add_argument(
         "--max-kept-tokens",
         type=argparse_type(PositiveInt),

@@ -98,11 +98,11 @@ def drop_copies(parts: Mapping[str, Records]) -> dict[str, list[Mapping[str, Any
     return {part: [records[int(task.task_id)] for task in kept[names[part]]] for part, records in parts.items()}
 
 
-def draw_agreeing(records: Records, share: float) -> list[Mapping[str, Any]]:
-    """Return the records on which the models differ, and `share` times as many on which they agree."""
+def draw_agreeing(records: Records) -> list[Mapping[str, Any]]:
+    """Return the records on which the models differ, and as many on which they agree."""
     differ = [record for record in records if record["weak"] != record["strong"]]
     agree = [record for record in records if record["weak"] == record["strong"]]
-    return differ + Random(0).sample(agree, min(len(agree), round(share * len(differ))))
+    return differ + Random(0).sample(agree, min(len(agree), len(differ)))
 
 
 def make_tasks(records: Records, split: str) -> Iterator[Task]:
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     records = split_routes(read_routes(options.data), options.fold)[options.split]
     if options.split == "train":
-        records = draw_agreeing(records, options.agreeing)
+        records = draw_agreeing(records)
     tasks = list(make_tasks(records, options.split))
     write_jsonl(options.out, tasks)
     print(f"{options.out}: {len(tasks):,} tasks, {len(records):,} prompts of {len({r['set'] for r in records})} sets")
@@ -163,7 +163,4 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument("--split", choices=SPLITS, required=True)
     parser.add_argument("--fold", type=int, choices=range(FOLDS), default=0, help="which subjects are kept out")
-    parser.add_argument(
-        "--agreeing", type=float, default=1.0, metavar="X", help="train: X times as many prompts on which both agree"
-    )
     return parser

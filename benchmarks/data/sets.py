@@ -52,7 +52,6 @@ class PublishedRecord(dict[str, Any]):
 
 
 AS_PUBLISHED = "as published; without an eval, 1 of 16 training questions, chosen by the sha256 of the question"
-RESPLIT = "by the sha256 of the question: 1 of 16 is eval and 2 are test, whatever is published"
 BY_SUBJECT = "a quarter of the subjects is test, by the sha256 of their names; of the other prompts 1 of 16 is eval"
 
 
@@ -76,11 +75,11 @@ class Benchmark:
 
 
 def read_benchmark(
-    name: str, benchmark: Benchmark, source: Path | None = None, resplit: bool = False
+    name: str, benchmark: Benchmark, source: Path | None = None
 ) -> tuple[dict[Split, list[Task]], Counter[str]]:
     """Return the tasks of each split, and the counts of what is dropped.
 
-    `source` is a file, or a folder that is searched, instead of the hub. `resplit` divides all records by hash.
+    `source` is a file, or a folder that is searched, instead of the hub.
 
     Raises:
         DataError: the hub is not reached, a record is wrong, or its split is not known.
@@ -103,8 +102,8 @@ def read_benchmark(
         located = ((location, PublishedRecord(location, record)) for _, (location, record) in group)
         for task in benchmark.convert(f"{name}-{published}", located, told):
             split: Split = benchmark.choose(task) if benchmark.choose else ours
-            if resplit or (split == "train" and not has_eval and draw_split(task.question) == "eval"):
-                split = draw_split(task.question)
+            if split == "train" and not has_eval and draw_split(task.question) == "eval":
+                split = "eval"
             splits[split].append(task)
     return drop_overlaps(splits, told), told
 

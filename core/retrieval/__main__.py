@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
 from aiohttp import web
-from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import PositiveInt, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -31,7 +31,7 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
 from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, Retriever, move_to_gpu
 from core.retrieval.index_folder import open_retriever
-from core.retrieval.server import MAX_QUERIES, RetrievalServer, TopK, Wire
+from core.retrieval.server import RetrievalServer, Wire
 from core.serving import add_address_options, listen, read_api_key
 
 _LINE_EVERY_S = 10.0
@@ -45,14 +45,8 @@ def main(argv: list[str] | None = None) -> None:
             retriever = _open_retriever(args)
         except ValueError as error:
             sys.exit(str(error))
-        batcher = Batcher(
-            retriever.search,
-            max_batch=args.max_batch,
-            max_wait_s=args.max_wait_ms / 1000,
-            max_pending=args.max_pending,
-            prepare=lambda: set_threads(args.threads),
-        )
-        server = RetrievalServer(retriever, batcher, topk=args.topk, wire=args.wire, api_key=api_key)
+        batcher = Batcher(retriever.search, prepare=lambda: set_threads(args.threads))
+        server = RetrievalServer(retriever, batcher, wire=args.wire, api_key=api_key)
         host, port = listener.getsockname()[:2]
         about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
         print(f"serving {about} on http://{host}:{port}", flush=True)
@@ -83,14 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--index-device", default="cpu", help="cpu, cuda (sharded over all GPUs) or cuda:N: faiss-gpu")
     parser.add_argument("--threads", type=argparse_type(PositiveInt), help="of FAISS and torch; all cores if left out")
-    parser.add_argument("--topk", type=argparse_type(TopK), default=3, help="where a request names none")
     parser.add_argument("--wire", choices=get_args(Wire), default="search-r1", help="form of requests and replies")
-    parser.add_argument("--max-batch", type=argparse_type(PositiveInt), default=64, help="queries searched at once")
-    parser.add_argument(
-        "--max-wait-ms", type=argparse_type(NonNegativeFloat), default=0.0, help="time that a batch waits to fill up"
-    )
-    pending = argparse_type(Annotated[int, Field(ge=MAX_QUERIES)])
-    parser.add_argument("--max-pending", type=pending, default=4096, help="more waiting queries: 503")
     return parser
 
 

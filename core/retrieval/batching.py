@@ -1,7 +1,7 @@
 """Batches requests: one call in a thread answers all requests that wait at the same time.
 
 Requests that arrive while a call runs wait and make the next batch. So batches grow with the load, and a lone request
-does not wait (unless `max_wait_s` is set).
+does not wait.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ class Batcher(Generic[T]):
         search: Callable[[Sequence[str], Sequence[int]], list[T]],
         *,
         max_batch: int = 64,
-        max_wait_s: float = 0.0,
         max_pending: int = 4096,
         prepare: Callable[[], None] | None = None,
     ):
         self._search = search
         self._max_batch = max_batch
-        self._max_wait_s = max_wait_s
         self._max_pending = max_pending
         self._waiting: deque[_PendingSearch[T]] = deque()
         self._arrived = asyncio.Event()
@@ -85,8 +83,6 @@ class Batcher(Generic[T]):
     async def _answer_batches(self) -> None:
         while True:
             await self._arrived.wait()
-            if self._max_wait_s and self.pending < self._max_batch:
-                await asyncio.sleep(self._max_wait_s)
             self._arrived.clear()
             while batch := self._next_batch():
                 await self._answer(batch)
