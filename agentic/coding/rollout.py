@@ -47,7 +47,6 @@ from agentic.coding.tools import number_lines, run_tool, shorten
 from core.config import RecipeError
 from core.gateway import list_other_roles
 from core.policy.base import Policy, Roles
-from core.rollout.calls import need_format
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
@@ -59,7 +58,7 @@ from core.sandbox.workspace import (
     WorkspaceUnavailable,
     check_paths,
 )
-from core.text.call_formats import read_reply
+from core.text.call_formats import need_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.programs import OUTPUT, PYTHON, SHELL, find_last_fence
 from core.text.tokenizer import Tokenizer

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentic.toolorchestra.config import Format
-from core.rollout.calls import need_format
-from core.text.call_formats import CallFormat, read_reply
+from core.text.call_formats import CallFormat, need_format, read_reply
 from core.text.schemas import read_value
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, ToolSchema, check_call, parse_calls, strip_thinking

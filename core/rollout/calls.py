@@ -6,25 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.options import RecipeError
-from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
+from core.text.call_formats import Reply, need_format, read_reply
 from core.text.conversation import Renderer
-from core.text.tokenizer import Ids, Tokenizer, encode_text
+from core.text.tokenizer import Ids, encode_text
 from core.text.tool_calls import ToolSchema, check_call
-
-
-def need_format(key: str, tokenizer: Tokenizer) -> CallFormat:
-    """Return the form in which the chat template writes calls. Raises RecipeError if it shows none; `key` asks for it.
-
-    The message names the key and what else it may be.
-    """
-    call_format = detect_format(tokenizer)
-    if call_format is None:
-        raise RecipeError(
-            f"{key} is calls, and the model's chat template shows no tool calls in a known way; set {key} to another "
-            "format, or take a model whose template does"
-        )
-    return call_format
 
 
 class TurnFormat:

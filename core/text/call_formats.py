@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from core.options import RecipeError
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import (
     THOUGHT_END,
@@ -104,6 +105,20 @@ def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     if re.search(r'<tool_call>\s*\{"name": "probe_name"', shown):
         return read_hermes
     return read_llama if re.search(r'\{"name": "probe_name", "parameters"', shown) else None
+
+
+def need_format(key: str, tokenizer: Tokenizer) -> CallFormat:
+    """Return the form in which the chat template writes calls. Raises RecipeError if it shows none; `key` asks for it.
+
+    The message names the key and what else it may be.
+    """
+    call_format = detect_format(tokenizer)
+    if call_format is None:
+        raise RecipeError(
+            f"{key} is calls, and the model's chat template shows no tool calls in a known way; set {key} to another "
+            "format, or take a model whose template does"
+        )
+    return call_format
 
 
 def read_reply(

@@ -37,11 +37,11 @@ gateway      -> options policy rollout seeds serving text types vllm_wire
 sandbox      -> options
 tools        -> options retrieval sandbox text
 retrieval    -> http_client options serving types
-rollout      -> algorithms config options policy seeds text types
+rollout      -> algorithms config policy seeds text types
 config       -> algorithms options types
 report       -> runs types
 runs         -> config hub types
-text         -> hub
+text         -> hub options
 policy       -> http_client types
 http_client  -> types
 algorithms   -> options types
