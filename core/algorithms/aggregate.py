@@ -16,7 +16,7 @@ Parts without a trained token do not count (slime counts them, which shrinks the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol, get_args
 
 from core.types import LossAgg
@@ -28,7 +28,7 @@ class WeighedRow(Protocol):
     """Names what the average needs of a row."""
 
     @property
-    def rollout_id(self) -> int: ...
+    def rollout_id(self) -> Hashable: ...
     @property
     def trained_tokens(self) -> int: ...
 
@@ -40,8 +40,8 @@ def row_scales(rows: Sequence[WeighedRow], loss_agg: LossAgg, length: int = 1) -
     `length` is what `constant` divides by.
     """
     trained = [row for row in rows if row.trained_tokens]
-    tokens = Counter[int]()  # trained tokens of each rollout, by rollout_id
-    turns = Counter[int]()  # rows of each rollout that have a trained token
+    tokens = Counter[Hashable]()  # trained tokens of each rollout, by rollout_id
+    turns = Counter[Hashable]()  # rows of each rollout that have a trained token
     for row in trained:
         tokens[row.rollout_id] += row.trained_tokens
         turns[row.rollout_id] += 1

@@ -10,16 +10,14 @@ tracker does: every rollout ends within its deadline as a Sample, a failed one u
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from core.backends.rollouts import ABORTED, AbortableRoles, run_rollout
+from core.backends.rollouts import ABORTED, OpenOnce
 from core.backends.slime import rows
 from core.backends.slime.framework import framework_of
 from core.backends.slime.log import SlimeLog, summarize
@@ -28,10 +26,8 @@ from core.backends.slime.samples import SlimeSample, fan_out, fill_sample, read_
 from core.backends.slime.settings import has_path, read_recipe, reward_key
 from core.config import Recipe
 from core.data.files import DataError
-from core.policy.base import Policy
-from core.rollout.method import Method, MethodSpec, check_roles
+from core.rollout.method import MethodSpec
 from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal, regrade_group
-from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.types import Group, Sampling, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -44,7 +40,8 @@ class SlimeBridge:
         self.spec = spec
         self.log = SlimeLog()
         self._checked: tuple[Any, Recipe] | None = None
-        self._resources: dict[asyncio.AbstractEventLoop, tuple[Any, asyncio.Task[LoopResources]]] = {}
+        self._opened = OpenOnce()
+        self.close = self._opened.close
         self._dropped_groups = 0
         self._guard = EmptyStepGuard()
 
@@ -63,13 +60,22 @@ class SlimeBridge:
     ) -> SlimeSample | list[SlimeSample]:
         """Run one rollout and write it into `sample`. Return it, or a list of Samples when fanned out."""
         recipe = self.recipe(args)
-        resources = await self._open_once(args)
-        trajectory = await resources.run(sample, args, sampling_params, recipe.rollout.deadline_s)
+        rollouts = await self._opened.get(self.spec, recipe, args.hf_checkpoint, partial(open_policies, args))
+        read = partial(read_task, sample, str(getattr(args, "prompt_data", None)))
+        sampling = Sampling(
+            temperature=sampling_params["temperature"],
+            top_p=sampling_params["top_p"],
+            top_k=sampling_params["top_k"],
+            seed=sampling_params.get(framework_of(args).seed_key),
+        )
+        session = sample.session_id or uuid.uuid4().hex
+        trajectory = await rollouts.run(read, sampling, session, abort_flag(args))
         if evaluation and trajectory.failure == ABORTED:
             trajectory = replace(trajectory, failure="aborted_in_evaluation")
         key = reward_key(args, evaluation)
         try:
-            fill_sample(sample, trajectory, key, resources.decode_last(trajectory))
+            last = trajectory.turns[-1].completion.token_ids if trajectory.turns else ()
+            fill_sample(sample, trajectory, key, str(rollouts.tokenizer.decode(last)))  # slime shows it in its logs
         except Exception as error:
             logger.exception("sample %s: its rollout cannot be written down", sample.index)
             fill_sample(sample, failed_trajectory("", f"exception_{type(error).__name__}", str(error)), key)
@@ -132,22 +138,6 @@ class SlimeBridge:
         self.log.write(args, rollout_id, "eval", sets)
         return False
 
-    async def close(self) -> None:
-        """Close this event loop's connections. Tests call it; slime's process just ends."""
-        _, opening = self._resources.pop(asyncio.get_running_loop(), (None, None))
-        if opening is not None:
-            resources = await opening
-            await resources.stack.aclose()
-
-    async def _open_once(self, args: Any) -> LoopResources:
-        """Open the resources of this event loop; rollouts that come meanwhile wait for the same opening."""
-        loop = asyncio.get_running_loop()
-        opened_for, opening = self._resources.get(loop, (None, None))
-        if opening is None or opened_for is not args:
-            opening = asyncio.create_task(_open_resources(self.spec, self.recipe(args), args))
-            self._resources[loop] = args, opening
-        return await asyncio.shield(opening)
-
     def _regrade(self, args: Any, samples: Sequence[SlimeSample], group: Group) -> Sequence[Trajectory]:
         assert self.spec.regrade is not None
         try:
@@ -167,45 +157,3 @@ class SlimeBridge:
             else Trajectory("", (), reward=read_reward(sample, key))
             for sample in samples
         ]
-
-
-@dataclass
-class LoopResources:
-    """Keeps what the rollouts of one event loop share."""
-
-    method: Method
-    policies: Mapping[str, Policy]
-    tokenizer: Tokenizer
-    aborting: Callable[[], bool]
-    stack: AsyncExitStack
-    reading: Mapping[str, Any] = field(default_factory=dict)
-
-    async def run(self, sample: SlimeSample, args: Any, params: Mapping[str, Any], deadline_s: float) -> Trajectory:
-        """Run the rollout of one Sample. A failure is a Trajectory too."""
-        try:
-            task = read_task(sample, str(getattr(args, "prompt_data", None)), self.reading)
-        except DataError as error:
-            return failed_trajectory("", "bad_task", str(error))
-        sampling = Sampling(
-            temperature=params["temperature"],
-            top_p=params["top_p"],
-            top_k=params["top_k"],
-            seed=params.get(framework_of(args).seed_key),
-        )
-        roles = AbortableRoles(self.policies, sample.session_id or uuid.uuid4().hex, self.aborting)
-        return await run_rollout(self.method, task, sampling, roles, deadline_s)
-
-    def decode_last(self, trajectory: Trajectory) -> str:
-        """Decode the last completion, which slime shows in its logs."""
-        return str(self.tokenizer.decode(trajectory.turns[-1].completion.token_ids)) if trajectory.turns else ""
-
-
-async def _open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> LoopResources:
-    tokenizer = load_tokenizer(args.hf_checkpoint)
-    async with AsyncExitStack() as stack:
-        method = spec.build(recipe, tokenizer)
-        stack.push_async_callback(method.close)
-        policies = await stack.enter_async_context(open_policies(recipe, args, tokenizer))
-        check_roles(method, policies)
-        reading = spec.reading_options(recipe)
-        return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all(), reading)

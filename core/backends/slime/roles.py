@@ -21,7 +21,7 @@ from core.text.tokenizer import Tokenizer
 
 
 @asynccontextmanager
-async def open_policies(recipe: Recipe, args: Any, tokenizer: Tokenizer) -> AsyncIterator[dict[str, Policy]]:
+async def open_policies(args: Any, recipe: Recipe, tokenizer: Tokenizer) -> AsyncIterator[dict[str, Policy]]:
     """Open all roles and close them at the end; yield role name -> Policy. No call outlives a rollout's deadline.
 
     Raises:

@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 from core.backends import tasks
-from core.backends.rollouts import ABORTED, NOTES, describe_rollout
+from core.backends.rollouts import ABORTED, NOTES, describe_rollout, read_notes
 from core.rollout.rows import make_rows
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
 
@@ -119,16 +119,10 @@ def read_trajectory(sample: SlimeSample, reward_key: str | None) -> Trajectory:
             f"sample {sample.index} was not made by this method's `generate`: "
             "give both --custom-generate-function-path and --custom-convert-samples-to-train-data-path"
         )
-    failed = sample.remove_sample or notes["status"] == "failed"
-    return Trajectory(
-        task_id=str(sample.group_index),
-        turns=tuple(map(_read_turn, sample.train_metadata["turns"])),
-        status="failed" if failed else notes["status"],
-        reward=None if failed else read_reward(sample, reward_key),
-        failure=notes["failure"] or ("removed" if failed else None),
-        metrics=notes["metrics"],
-        log={"error": notes["error"]},
-    )
+    if sample.remove_sample and notes["status"] != "failed":
+        notes = {**notes, "status": "failed", "failure": notes["failure"] or "removed"}
+    reward = None if sample.remove_sample else read_reward(sample, reward_key)
+    return read_notes(str(sample.group_index), notes, reward, map(_read_turn, sample.train_metadata["turns"]))
 
 
 def read_reward(sample: SlimeSample, reward_key: str | None) -> float:

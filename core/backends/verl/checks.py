@@ -35,10 +35,7 @@ def find_local_problems(recipe: Recipe, verl: VerlSection) -> Iterator[str]:
         yield f"model.path: no model at {path}. Download it there with `hf download`, or give an id of the hub"
         return
     config, longest = read_json(path / "config.json"), recipe.model.max_model_len or 0
-    given = [value for key, value in verl.overrides.items() if key.lstrip("+") == POSITIONS]
-    limit = (given or [{**(config.get("text_config") or {}), **config}.get("max_position_embeddings")])[0]
-    if isinstance(limit, int) and longest > limit:
-        yield (
-            f"model.max_model_len: {longest} is above the {limit} positions of {path}, which verl refuses; lower it, "
-            f"or --set 'verl.overrides={{+{POSITIONS}: {longest}}}' if the model is meant for it"
-        )
+    limit = {**(config.get("text_config") or {}), **config}.get("max_position_embeddings") or longest
+    if longest > limit and POSITIONS not in {key.lstrip("+") for key in verl.overrides}:
+        fix = f"lower it, or --set 'verl.overrides={{+{POSITIONS}: {longest}}}' if the model is meant for it"
+        yield f"model.max_model_len: {longest} is above the {limit} positions of {path}, which verl refuses; {fix}"

@@ -30,8 +30,7 @@ def make_job(recipe: Recipe, backend: str, out: Path) -> Job:
     """Make the job of a recipe. Raises RecipeError as core.backends.verl.overrides.render."""
     recipe, paths = recipe.model_copy(update={"slime": None}), VerlPaths(out)
     verl, model = cluster(recipe), recipe.model.path
-    loops = [{"name": AGENT, "_target_": LOOP, "recipe": str(paths.recipe)}]
-    files = {paths.recipe: recipe.dump(), paths.loops: loops}
+    files = {paths.recipe: recipe.dump(), paths.loops: [{"name": AGENT, "_target_": LOOP}]}
     words = [f"  {shlex.quote(as_hydra(key, value))}" for key, value in render(recipe, paths).items()]
     return Job(
         recipe=recipe,

@@ -12,9 +12,7 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
 from core.algorithms.grpo import GRPOConfig, grpo_loss
-
-SCALES = "loss_scales"
-"""Names the field of a row that holds its weight, once for each response token."""
+from core.backends.verl.rows import SCALES
 
 
 def rollout_loss(model_output: Any, data: Any, dp_group: Any = None, *, coefficients: GRPOConfig) -> tuple[Any, Any]:

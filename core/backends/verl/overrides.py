@@ -13,7 +13,7 @@ from typing import Any
 
 from core.backends.embedded_only import refuse_on_cluster
 from core.backends.job import JobPaths
-from core.backends.verl.settings import LOOPS, check_settings
+from core.backends.verl.settings import LOOPS, RECIPE, check_settings
 from core.config import Recipe, RecipeError
 from core.config.clusters import VerlSection
 
@@ -25,7 +25,7 @@ class VerlPaths(JobPaths):
 
     def __init__(self, out: Path):
         super().__init__(out, "parquet")
-        self.loops = self.entry = self.out / "agent_loops.yaml"
+        self.loops = self.out / "agent_loops.yaml"
         self.checkpoints = self.out / "verl"
 
 
@@ -128,6 +128,7 @@ def _render_recipe(recipe: Recipe, paths: VerlPaths) -> dict[str, Any]:
         f"{ROLLOUT}.val_kwargs.temperature": run.eval_temperature,
         f"{ROLLOUT}.val_kwargs.top_p": run.eval_top_p,
         LOOPS: str(paths.loops),
+        f"+{RECIPE}": str(paths.recipe),
         "trainer.nnodes": verl.nodes,
         "trainer.n_gpus_per_node": verl.gpus_per_node,
         "trainer.v1.trainer_mode": f"tokentrue_{verl.trainer_mode}",

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.policy.base import PolicyError, completes_a_stop
+from core.policy.http_policy import make_params
 from core.text.tokenizer import Tokenizer, find_turn_end
 from core.types import Completion, Fault, FinishReason, Sampling
-
-SEED_KEYS = {"vllm": "seed", "sglang": "sampling_seed"}
-"""Names the seed among the sampling parameters of each of verl's engines."""
 
 
 class VerlPolicy:
@@ -27,70 +25,47 @@ class VerlPolicy:
         self.steps: set[int] = set()
         self.seconds = 0.0
         self._client = client
-        self._engine = rollout.get("name")
+        self._seed_key = "sampling_seed" if rollout.get("name") == "sglang" else "seed"
         self._max_model_len = rollout.get("max_model_len")
         self._tokenizer = tokenizer
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         """Sample one completion of `prompt_ids`; `session` makes the calls of a rollout go to one server."""
         wanted = len(prompt_ids) + sampling.max_new_tokens
-        if self._max_model_len is not None and wanted > self._max_model_len:
+        if self._max_model_len and wanted > self._max_model_len:
             raise PolicyError("too_long", f"the call needs {wanted} tokens, max_model_len is {self._max_model_len}")
+        params = {**make_params(sampling), "max_tokens": sampling.max_new_tokens, "logprobs": True}
+        if sampling.seed is not None:
+            params[self._seed_key] = sampling.seed
         start = time.monotonic()
         try:
-            output = await self._client.generate(
-                session, prompt_ids=list(prompt_ids), sampling_params=self._parameters(sampling)
-            )
+            output = await self._client.generate(session, prompt_ids=list(prompt_ids), sampling_params=params)
         except Exception as error:  # Ray gives the errors of a server a type of its own
             raise PolicyError(find_fault(error), f"{type(error).__name__}: {str(error)[-500:]}") from error
         finally:
             self.seconds += time.monotonic() - start
         return self._read(output, sampling)
 
-    def _parameters(self, sampling: Sampling) -> dict[str, Any]:
-        """Return verl's sampling parameters, without those that say nothing: an engine refuses a key that it lacks."""
-        seed_key = SEED_KEYS.get(self._engine, "seed")
-        options = {
-            "stop_token_ids": list(sampling.stop_token_ids) or None,
-            "stop": list(sampling.stop) or None,
-            "frequency_penalty": sampling.frequency_penalty or None,
-            seed_key: sampling.seed,
-        }
-        return {
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "logprobs": True,
-            **{name: value for name, value in options.items() if value is not None},
-        }
-
     def _read(self, output: Any, sampling: Sampling) -> Completion:
-        tokens = tuple(output.token_ids)
-        aborted = output.stop_reason in ("abort", "aborted")
-        if not aborted and (output.log_probs is None or len(output.log_probs) != len(tokens)):
+        extra, aborted = output.extra_fields, output.stop_reason in ("abort", "aborted")
+        tokens, logprobs = ((), ()) if aborted else (tuple(output.token_ids), tuple(output.log_probs or ()))
+        if len(logprobs) != len(tokens):
             raise PolicyError("bad_reply", f"{len(tokens)} tokens came without as many log-probs")
-        steps = [output.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps", "global_steps")]
-        known = [step for step in steps if step is not None]
-        self.steps.update(known)
-        return Completion(
-            token_ids=() if aborted else tokens,
-            logprobs=() if aborted else tuple(output.log_probs),
-            finish_reason="abort" if aborted else self._find_end(output.stop_reason, tokens, sampling),
-            weight_version=str(max(known, default=0)),
-            cached_tokens=output.extra_fields.get("num_cached_tokens") or 0,
-        )
+        reason = "abort" if aborted else self._find_end(output.stop_reason, tokens, sampling)
+        names = ("min_global_steps", "max_global_steps", "global_steps")
+        steps = [extra[name] for name in names if extra.get(name) is not None]
+        self.steps.update(steps)
+        return Completion(tokens, logprobs, reason, str(max(steps, default=0)), extra.get("num_cached_tokens") or 0)
 
     def _find_end(self, reason: str | None, tokens: Sequence[int], sampling: Sampling) -> FinishReason:
-        if reason in ("stop", "length"):
-            return "stop" if reason == "stop" else "length"
-        if len(tokens) < sampling.max_new_tokens:
+        if reason == "length":
+            return "length"
+        if reason == "stop" or len(tokens) < sampling.max_new_tokens:
             return "stop"
         ends = {self._tokenizer.eos_token_id, find_turn_end(self._tokenizer), *sampling.stop_token_ids}
-        stopped = tokens[-1] in ends or (
-            bool(sampling.stop) and completes_a_stop(tokens, sampling.stop, self._tokenizer.decode)
-        )
-        return "stop" if stopped else "length"
+        if tokens[-1] in ends or (sampling.stop and completes_a_stop(tokens, sampling.stop, self._tokenizer.decode)):
+            return "stop"
+        return "length"
 
 
 def find_fault(error: Exception) -> Fault:

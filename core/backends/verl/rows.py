@@ -6,24 +6,30 @@ those of core/rollout/rows.py and core/algorithms/aggregate.py, over rollouts. N
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from core.algorithms.aggregate import row_scales
+from core.backends.rollouts import NOTES, read_notes
 from core.config import AlgorithmSection
 from core.rollout.rows import make_rows, turn_advantages
-from core.types import Group, Row, RowUnit, Trajectory
+from core.runs.files import Record
+from core.runs.record import TrainedRow, record_rollout
+from core.types import Completion, Group, Row, RowUnit, Task, Trajectory, Turn
+
+SCALES = "loss_scales"
+"""Names the field of a row that holds its weight, once for each response token."""
 
 
-@dataclass(frozen=True)
-class VerlRow:
+class VerlRow(NamedTuple):
     """Holds one row as verl takes it: a mask and a log-prob for each token of the response."""
 
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
-    logprobs: list[float]
+    response_logprobs: list[float]
 
 
 def make_verl_rows(trajectory: Trajectory, unit: RowUnit, prompt_length: int) -> list[VerlRow]:
@@ -40,26 +46,23 @@ def fit_prompt(row: Row, prompt_length: int) -> VerlRow:
 
     verl cuts or refuses longer prompts, and what is cut is missing from the context of the trained tokens.
     """
-    start = len(row.tokens) - len(row.loss_mask)  # the response begins here
+    tokens, start = list(row.tokens), len(row.tokens) - len(row.loss_mask)  # the response begins here
     cut = min(start, prompt_length)
     moved = start - cut
-    return VerlRow(
-        list(row.tokens[:cut]),
-        list(row.tokens[cut:]),
-        [0] * moved + list(row.loss_mask),
-        [0.0] * moved + list(row.logprobs),
-    )
+    return VerlRow(tokens[:cut], tokens[cut:], [0] * moved + [*row.loss_mask], [0.0] * moved + [*row.logprobs])
 
 
 class BatchRow(NamedTuple):
     """Describes a row of a batch. `notes` are those of its rollout (core/backends/rollouts.py), with its `reward`."""
 
-    uid: str
-    """Names the prompt, whose rollouts are a group."""
-    session: str
-    """Names the rollout in its group."""
+    key: str
+    """Holds verl's name of the row: `{uid}_{session}_{index}`."""
     trained_tokens: int
     notes: Mapping[str, Any]
+
+    @property
+    def rollout_id(self) -> str:
+        return name_rollout(self.key)
 
 
 class Credit(NamedTuple):
@@ -68,68 +71,78 @@ class Credit(NamedTuple):
     """Weighs the loss of each trained token of the row: `row_scales` of its optimizer step."""
 
 
-class _SizedRow(NamedTuple):
-    rollout_id: int
-    trained_tokens: int
-
-
 def credit_rows(
     steps: Sequence[Sequence[BatchRow]],
     algorithm: AlgorithmSection,
     regrade: Callable[[str, Group], Sequence[Trajectory]] | None = None,
-) -> list[list[Credit]]:
-    """Return the credit of each row of each optimizer step of a batch.
+) -> dict[str, Credit]:
+    """Return the credit of each row that counts, by its key; `steps` are the rows of each optimizer step.
 
     A rollout counts once in its group, and failed ones leave it. The rows of a rollout are in one step, those of a
     group maybe in several. `regrade` takes the uid of a group and its trajectories, which hold no turns, and returns
     them with new rewards.
     """
-    groups: dict[str, dict[str, BatchRow]] = {}
+    groups: defaultdict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
     for row in (row for step in steps for row in step):
-        groups.setdefault(row.uid, {}).setdefault(row.session, row)
-    advantages: dict[tuple[str, str], float | None] = {}
+        groups[row.rollout_id.rpartition("_")[0]][row.rollout_id] = row.notes
+    advantages: dict[str, float] = {}
     options = algorithm.row_options()
     del options["rows"]
     for uid, rollouts in groups.items():
-        notes = [row.notes for row in rollouts.values()]
-        group: Sequence[Trajectory] = [read_notes(note, uid) for note in notes]
+        group: Sequence[Trajectory] = [read_rollout(notes) for notes in rollouts.values()]
         if regrade is not None:
             group = regrade(uid, group)
-        sizes = [note["turns"] for note in notes], [note["trained_tokens"] for note in notes]
-        values = turn_advantages(group, *sizes, **options)
-        advantages.update(zip(((uid, session) for session in rollouts), values, strict=True))
-    numbers = {rollout: number for number, rollout in enumerate(advantages)}
-    credits = []
+        turns, tokens = ([notes[name] for notes in rollouts.values()] for name in ("turns", "trained_tokens"))
+        values = zip(rollouts, turn_advantages(group, turns, tokens, **options), strict=True)
+        advantages.update((rollout, value) for rollout, value in values if value is not None)
+    credits: dict[str, Credit] = {}
     for step in steps:
-        values = [advantages[row.uid, row.session] for row in step]
-        sized = [
-            _SizedRow(numbers[row.uid, row.session], 0 if value is None else row.trained_tokens)
-            for row, value in zip(step, values, strict=True)
-        ]
-        scales = row_scales(sized, algorithm.loss_agg, algorithm.max_response_length or 1)
-        credits.append([Credit(value or 0.0, scale) for value, scale in zip(values, scales, strict=True)])
+        trained = [row for row in step if row.rollout_id in advantages]
+        scales = row_scales(trained, algorithm.loss_agg, algorithm.max_response_length or 1)
+        credits.update(
+            (row.key, Credit(advantages[row.rollout_id], scale)) for row, scale in zip(trained, scales, strict=True)
+        )
     return credits
 
 
-def read_notes(notes: Mapping[str, Any], task_id: str) -> Trajectory:
-    """Read the Trajectory that `notes` tell of, without its turns."""
-    return Trajectory(
-        task_id,
-        (),
-        notes["status"],
-        notes["reward"],
-        notes["failure"],
-        metrics=notes["metrics"],
-        log={"error": notes["error"]},
-    )
+def read_rollout(notes: Mapping[str, Any], task_id: str = "", turns: Sequence[Turn] = ()) -> Trajectory:
+    """Read the Trajectory of a rollout, maybe without its turns."""
+    return read_notes(task_id, notes, notes["reward"], turns)
 
 
-def split_rollouts(rollouts: Sequence[str], count: int) -> list[list[int]]:
-    """Cut a batch into at most `count` optimizer steps of as many rollouts: the places of the rows of each step.
+def name_rollout(key: str) -> str:
+    """Return the name of a row's rollout: `{uid}_{session}`."""
+    return key.rpartition("_")[0]
 
-    `rollouts` names the rollout of each row, all rows of which go into the same step.
-    """
-    order = list(dict.fromkeys(rollouts))
+
+def split_rollouts(keys: Sequence[str], count: int) -> list[list[str]]:
+    """Cut the rows of a batch into at most `count` optimizer steps of as many rollouts, whose rows stay together."""
+    order = list(dict.fromkeys(map(name_rollout, keys)))
     count = min(count, len(order))
     step_of = {name: place * count // len(order) for place, name in enumerate(order)}
-    return [[place for place, name in enumerate(rollouts) if step_of[name] == step] for step in range(count)]
+    return [[key for key in keys if step_of[name_rollout(key)] == step] for step in range(count)]
+
+
+def record_rows(step: int, group: int, task: Task, rows: Sequence[Mapping[str, Any]]) -> Record:
+    """Return a rollout of a step as a line of the record: a turn of each run of trained tokens of its rows.
+
+    A row holds verl's fields, as lists. They have the trained turns alone: not their roles, why each ended, and the
+    calls of tools.
+    """
+    turns: list[Turn] = []
+    trained = []
+    for row in rows:
+        prompt, mask, logprobs = tuple(row["prompts"]), row["response_mask"], tuple(row["rollout_log_probs"])
+        response, first = tuple(row["responses"]), len(turns)
+        for is_trained, run in groupby(range(len(mask)), mask.__getitem__):
+            if is_trained:
+                places = list(run)
+                sampled = slice(places[0], places[-1] + 1)
+                done = Completion(response[sampled], logprobs[sampled], "stop", str(row["extra"]["max_global_steps"]))
+                turns.append(Turn("policy", (*prompt, *response[: places[0]]), done, True))
+        if own := tuple(range(first, len(turns))):
+            advantage = max(row["advantages"], key=abs)  # 0 where the mask is
+            whole = Row((*prompt, *response), tuple(mask), logprobs, advantage, 0, own)
+            trained.append(TrainedRow(whole, row["old_log_probs"], max(row[SCALES]) or None))
+    trajectory = read_rollout(rows[0]["extra"][NOTES], task.task_id, turns)
+    return record_rollout("train", step, group, task, trajectory, trained)

@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from core.config import Recipe, RecipeError
-from core.config.load import as_recipe_error, read_yaml
+from core.config.load import read_yaml
 from core.rollout.method import method_spec
 
 LOOP = "core.backends.verl.loop.MethodAgentLoop"
 LOOPS = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
+RECIPE = "agentic_recipe"
+"""Names the key, of ours, under which verl's configuration has the file of the resolved recipe."""
 MODES = {f"tokentrue_{mode}": mode for mode in ("sync", "colocate_async", "separate_async")}
 """Maps our trainers' names in `trainer.v1.trainer_mode` to those of verl's trainers that they extend."""
 
@@ -36,26 +36,15 @@ PLAIN = {
 """Holds what the algorithm section must say for the older trainer, whose loss is verl's own."""
 
 
-def find_recipe(config: Any) -> str:
-    """Return the path of the recipe in the agent loops' YAML. Raises RecipeError unless there is exactly one."""
-    path = find(config, LOOPS)
-    if not path:
-        raise RecipeError(
-            f"{LOOPS} is missing: name a YAML file that has {LOOP} as `_target_` (core/backends/verl/loop.py)"
-        )
-    entries = read_yaml(Path(path))
-    recipes = {str(entry.get("recipe")) for entry in entries or () if entry.get("_target_") == LOOP}
-    if len(recipes) != 1:
-        raise RecipeError(f"{path}: {len(recipes)} recipes of {LOOP}, and a job trains by one; write `recipe` once")
-    return recipes.pop()
-
-
-def read_recipe(config: Any, path: str) -> Recipe:
-    """Read the resolved recipe `path`, which must agree with verl's configuration.
+def read_recipe(config: Any) -> Recipe:
+    """Read the recipe that verl's configuration names, and with which it must agree.
 
     Raises:
         RecipeError: it is missing, broken, or contradicts the configuration.
     """
+    path = find(config, RECIPE)
+    if not path:
+        raise RecipeError(f"verl's configuration has no {RECIPE}: give +{RECIPE}=FILE, which holds a resolved recipe")
     recipe = _load(path)
     check_settings(recipe, config)
     return recipe
@@ -66,11 +55,8 @@ def _load(path: str) -> Recipe:
     values = read_yaml(Path(path))
     if not isinstance(values, Mapping) or "method" not in values:
         raise RecipeError(f"{path}: has no `method`; write the resolved recipe there (`--dry-run` prints it)")
-    kind = method_spec(str(values["method"])).recipe
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise as_recipe_error(error, kind, Path(path)) from error
+    recipe: Recipe = method_spec(str(values["method"])).load(path)
+    return recipe
 
 
 def check_settings(recipe: Recipe, config: Any) -> None:
@@ -119,24 +105,14 @@ def _needs_of_older(recipe: Recipe) -> dict[str, tuple[Any, str]]:
             raise RecipeError(f"algorithm.{name} is {getattr(algorithm, name)}, on the older trainer {value}: {use}")
     if method_spec(recipe.method).regrade is not None:
         raise RecipeError(f"the older trainer has no reward that compares a group, as {recipe.method}'s may: {use}")
-    names = {
-        "clip_ratio_low": "clip_ratio_low",
-        "clip_ratio_high": "clip_ratio_high",
-        "clip_ratio_c": "clip_ratio_c",
-        "kl_loss_coef": "kl_loss_coef",
-        "kl_loss_type": "kl_loss_type",
-        "entropy_coef": "entropy_coeff",
-    }
-    if not algorithm.kl_loss_coef:
-        del names["kl_loss_coef"], names["kl_loss_type"]
-    actor = "actor_rollout_ref.actor."
+    actor, own = "actor_rollout_ref.actor", "the recipe's algorithm.{}; the older trainer has verl's loss"
+    names = ["clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "entropy_coef"]
+    names += ["kl_loss_coef", "kl_loss_type"] if algorithm.kl_loss_coef else []
+    keys = {name: "entropy_coeff" if name == "entropy_coef" else name for name in names}
     return {
-        f"{actor}loss_agg_mode": ("token-mean", "the recipe's algorithm.loss_agg"),
-        "algorithm.norm_adv_by_std_in_grpo": (algorithm.std_normalization, "the recipe's algorithm.std_normalization"),
-        **{
-            actor + key: (getattr(algorithm, name), f"the recipe's algorithm.{name}; the older trainer has verl's loss")
-            for name, key in names.items()
-        },
+        f"{actor}.loss_agg_mode": ("token-mean", own.format("loss_agg")),
+        "algorithm.norm_adv_by_std_in_grpo": (algorithm.std_normalization, own.format("std_normalization")),
+        **{f"{actor}.{key}": (getattr(algorithm, name), own.format(name)) for name, key in keys.items()},
     }
 
 

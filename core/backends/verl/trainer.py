@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +28,19 @@ from verl.trainer.ppo.v1 import PPOTrainer, get_trainer_cls, register_trainer
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
 from core.algorithms.advantages import group_advantages
-from core.algorithms.grpo import GRPOConfig
 from core.backends.rollouts import NOTES, summarize_notes
-from core.backends.verl.loss import SCALES, rollout_loss
-from core.backends.verl.record import record_rows
-from core.backends.verl.rollouts import name_files, read_fields
-from core.backends.verl.rows import BatchRow, credit_rows, read_notes, split_rollouts
-from core.backends.verl.settings import MODES, OLDER_ESTIMATOR, find_recipe, read_recipe
+from core.backends.verl.data import read_row
+from core.backends.verl.loss import rollout_loss
+from core.backends.verl.rows import (
+    SCALES,
+    BatchRow,
+    credit_rows,
+    name_rollout,
+    read_rollout,
+    record_rows,
+    split_rollouts,
+)
+from core.backends.verl.settings import MODES, OLDER_ESTIMATOR, read_recipe
 from core.config import RecipeError
 from core.data.files import DataError
 from core.rollout.method import method_spec
@@ -47,52 +56,34 @@ Batch = Any
 class RolloutTrainer(PPOTrainer):
     """Goes before one of verl's trainers among the bases of a class."""
 
-    mode: str
+    # verl's own code reads the settings of its own mode. Our name, which it sets from the configuration, is not taken.
+    trainer_mode = property(attrgetter("mode"), lambda self, name: None)
 
     def __init__(self, config: Any):
-        self._recipe = read_recipe(config, find_recipe(config))
+        self._recipe = read_recipe(config)
         self._guard = EmptyStepGuard()
-        self._steps = 1
-        self._calls: list[Any] = []  # what each agent-loop worker was asked to see whether it lives
+        self._steps: list[list[str]] = []  # the keys of each optimizer step's rows, without padding
         super().__init__(config)
-
-    @property
-    def trainer_mode(self) -> str:
-        """Name the mode whose settings verl's own code reads."""
-        return self.mode
-
-    @trainer_mode.setter
-    def trainer_mode(self, value: str) -> None:
-        """Take no notice of our own name, which verl reads from the configuration."""
 
     def init(self) -> None:
         """Start the workers, and give the actor's ranks our loss."""
         super().init()
-        algorithm = self._recipe.algorithm
-        coefficients = GRPOConfig(**{name: getattr(algorithm, name) for name in GRPOConfig.model_fields})
-        self.actor_rollout_wg.set_loss_fn(partial(rollout_loss, coefficients=coefficients))
+        self.actor_rollout_wg.set_loss_fn(partial(rollout_loss, coefficients=self._recipe.algorithm))
 
     def _build_replay_buffer(self) -> Any:
         """Make the buffer that waits for rollouts. Whenever it looks for them, it looks for dead workers too."""
         buffer = super()._build_replay_buffer()
-        look = buffer._sync_metadata_from_transfer_queue
-
-        def look_for_both() -> None:
-            self._check_workers()
-            look()
-
-        buffer._sync_metadata_from_transfer_queue = look_for_both
+        buffer._sync_metadata_from_transfer_queue = partial(self._look, buffer._sync_metadata_from_transfer_queue)
         return buffer
 
-    def _check_workers(self) -> None:
-        """Ask every agent-loop worker for a sign of life, and read the answers of the last time.
+    def _look(self, look_for_rollouts: Callable[[], None]) -> None:
+        """Ask every agent-loop worker for a sign of life, which a busy one gives later, and look for rollouts.
 
         Raises:
             RuntimeError: a worker has died. verl would wait for its rollouts without end.
         """
-        workers = self.agent_loop_manager.agent_loop_workers
-        self._calls = self._calls or [worker.__ray_ready__.remote() for worker in workers]
-        answered, _ = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
+        calls = [worker.__ray_ready__.remote() for worker in self.agent_loop_manager.agent_loop_workers]
+        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=1)
         try:
             ray.get(answered)
         except ray.exceptions.ActorUnavailableError:
@@ -100,8 +91,7 @@ class RolloutTrainer(PPOTrainer):
         except ray.exceptions.RayActorError as error:
             fix = "start the job again: it goes on from its last checkpoint"
             raise RuntimeError(f"an agent-loop worker died with its rollouts; {fix}. {error}") from error
-        calls = zip(workers, self._calls, strict=True)
-        self._calls = [worker.__ray_ready__.remote() if call in answered else call for worker, call in calls]
+        look_for_rollouts()
 
     def _init_dataloader(self) -> None:
         """Read the data. verl drops a batch that is not whole, and divides by their number."""
@@ -115,44 +105,26 @@ class RolloutTrainer(PPOTrainer):
 
         verl gives rank r the r-th part of the batch, and each rank cuts its part into mini-batches in order.
         """
-        ranks = self._count_ranks()
-        steps = split_rollouts(
-            [key.rpartition("_")[0] for key in batch.keys], self._recipe.algorithm.num_steps_per_rollout
-        )
-        self._steps = len(steps)
-        multiple = math.lcm(ranks, self.config.actor_rollout_ref.rollout.n)  # verl multiplies mini-batches by n
-        rows = math.ceil(max(map(len, steps)) / multiple) * multiple
-        parts: list[list[tuple[str, Any]]] = [[] for _ in range(ranks)]
-        for places in steps:
-            step = type(batch)(
-                keys=[batch.keys[place] for place in places],
-                tags=[batch.tags[place] for place in places],
-                partition_id=batch.partition_id,
-                fields=batch.fields,
-                extra_info=batch.extra_info,
-            )
-            step = upsample_batch_to_divisible_size(step, rows, self.tokenizer.eos_token_id)
+        workers, rollout = self.actor_rollout_wg, self.config.actor_rollout_ref.rollout
+        if "actor" not in workers._dispatch_info:
+            workers._dispatch_info["actor"] = workers._query_dispatch_info("actor")
+        ranks = max(workers._dispatch_info["actor"]) + 1
+        tags = dict(zip(batch.keys, batch.tags, strict=True))
+        self._steps = split_rollouts(batch.keys, self._recipe.algorithm.num_steps_per_rollout)
+        multiple = math.lcm(ranks, rollout.n)  # verl multiplies mini-batches by n
+        size = math.ceil(max(map(len, self._steps)) / multiple) * multiple
+        self.config.actor_rollout_ref.actor.ppo_mini_batch_size = size // rollout.n
+        parts: list[list[str]] = [[] for _ in range(ranks)]
+        for keys in self._steps:
+            step = replace(batch, keys=keys, tags=[tags[key] for key in keys])
+            step = upsample_batch_to_divisible_size(step, size, self.tokenizer.eos_token_id)
+            tags.update(zip(step.keys, step.tags, strict=True))
             work = calculate_workload(torch.tensor([tag["seq_len"] for tag in step.tags]))
             shares = get_seqlen_balanced_partitions(work, k_partitions=ranks, equal_size=True)
             for part, share in zip(parts, shares, strict=True):
-                part += [(step.keys[place], step.tags[place]) for place in share]
-        return type(batch)(
-            keys=[key for part in parts for key, _ in part],
-            tags=[tag for part in parts for _, tag in part],
-            partition_id=batch.partition_id,
-            fields=batch.fields,
-            extra_info=batch.extra_info,
-        )
-
-    def _update_actor(self, batch: Batch, metrics: Any) -> Batch:
-        """Train on a batch in the steps that `_balance_batch` made."""
-        actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
-        configured = actor.ppo_mini_batch_size
-        actor.ppo_mini_batch_size = len(batch.keys) // self._steps // rollout.n
-        try:
-            return super()._update_actor(batch, metrics)
-        finally:
-            actor.ppo_mini_batch_size = configured
+                part += [step.keys[place] for place in share]
+        keys = [key for part in parts for key in part]
+        return replace(batch, keys=keys, tags=[tags[key] for key in keys])
 
     def _compute_advantage(self, batch: Batch, metrics: dict[str, Any]) -> Batch:
         """Write the advantage and the weight of each row, and count the rollouts that failed by name.
@@ -160,35 +132,28 @@ class RolloutTrainer(PPOTrainer):
         Raises:
             RuntimeError: no rollout is valid, in the last `health.end_after` batches in a row.
         """
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask", "extra_fields"]
-        )
-        masks = data["response_mask"].unbind()
-        steps: list[list[int]] = [[] for _ in range(self._steps)]  # the places of each step's rows
-        ranks = self._count_ranks()
-        for place in range(len(batch.keys)):  # rank after rank, step after step
-            steps[place * ranks * self._steps // len(batch.keys) % self._steps].append(place)
-        rows: dict[int, BatchRow] = {}
-        for place, extra in enumerate(list(data["extra_fields"])):
-            if not batch.tags[place].get("is_padding", False):
-                uid, session, _ = batch.keys[place].rsplit("_", 2)
-                rows[place] = BatchRow(uid, session, int(masks[place].sum()), extra[NOTES])
-        notes = list({(row.uid, row.session): row.notes for row in rows.values()}.values())
-        if reason := self._guard.check([read_notes(note, "") for note in notes], self._recipe.health.end_after):
+        data = _read_rows(batch, batch.keys, "response_mask", "extra_fields")
+        steps = [
+            [BatchRow(key, int(data[key]["response_mask"].sum()), data[key]["extra_fields"][NOTES]) for key in keys]
+            for keys in self._steps
+        ]
+        notes = list({row.rollout_id: row.notes for step in steps for row in step}.values())
+        if reason := self._guard.check(map(read_rollout, notes), self._recipe.health.end_after):
             raise RuntimeError(reason)
         regrade = partial(self._regrade, batch) if method_spec(self._recipe.method).regrade else None
-        own = [[place for place in step if place in rows] for step in steps]
-        credits = credit_rows([[rows[place] for place in step] for step in own], self._recipe.algorithm, regrade)
-        credit = {
-            place: one for step, row in zip(own, credits, strict=True) for place, one in zip(step, row, strict=True)
-        }
-        advantages = [mask.float() * (credit[i].advantage if i in credit else 0.0) for i, mask in enumerate(masks)]
-        scales = [mask.float() * (credit[i].scale if i in credit else 0.0) for i, mask in enumerate(masks)]
-        nested = torch.nested.as_nested_tensor(advantages, layout=torch.jagged)
-        weights = torch.nested.as_nested_tensor(scales, layout=torch.jagged)
-        fields = TensorDict({"advantages": nested, "returns": nested, SCALES: weights}, batch_size=len(batch.keys))
+        credits = credit_rows(steps, self._recipe.algorithm, regrade)
+        fields = defaultdict(list)
+        for key in batch.keys:
+            mask = data[key]["response_mask"].float()
+            advantage, scale = credits.get(key, (0.0, 0.0))  # padding has none
+            fields["advantages"].append(mask * advantage)
+            fields[SCALES].append(mask * scale)
+        nested = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in fields.items()}
         metrics.update({f"rollout/{name}": value for name, value in summarize_notes(notes).items()})
-        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        nested["returns"] = nested["advantages"]
+        return tq.kv_batch_put(
+            keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(nested, batch_size=len(batch.keys))
+        )
 
     def _regrade(self, batch: Batch, uid: str, group: Group) -> Group:
         """Compare the rollouts of the group `uid` by the method's function."""
@@ -199,13 +164,11 @@ class RolloutTrainer(PPOTrainer):
 
     def _read_task(self, batch: Batch, uid: str) -> Task | None:
         """Read the task of a group; None for a broken one, of which every rollout has already failed as `bad_task`."""
-        key = next(key for key in batch.keys if key.rsplit("_", 2)[0] == uid)
-        names = ["raw_prompt", "reward_model", "extra_info", "index"]
-        data = tq.kv_batch_get(keys=[key], partition_id=batch.partition_id, select_fields=names)
-        fields, options = {name: next(iter(data[name])) for name in names}, method_spec(self._recipe.method)
+        key = next(key for key in batch.keys if key.startswith(f"{uid}_"))
+        row = _read_rows(batch, [key], "raw_prompt", "reward_model", "extra_info", "index")[key]
+        options = method_spec(self._recipe.method).reading_options(self._recipe)
         try:
-            path = name_files(self.config.data.train_files)
-            return read_fields(fields, path, options.reading_options(self._recipe))
+            return read_row(row, self.config.data.train_files, options)
         except DataError:
             return None
 
@@ -214,23 +177,17 @@ class RolloutTrainer(PPOTrainer):
         every, step = self._recipe.run.record_every, self.global_steps
         if not every or (step % every and step > 1):
             return
-        tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)}
-        keys = sorted(tags, key=lambda key: int(key.rpartition("_")[2]))
         names = ["prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", "advantages", SCALES]
-        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[*names, "extra_fields"])
-        columns = {name: data[name].unbind() for name in names}
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        keys.sort(key=lambda key: int(key.rpartition("_")[2]))
         groups: defaultdict[str, defaultdict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        notes: dict[tuple[str, str], Any] = {}
-        for place, (key, extra) in enumerate(zip(keys, data["extra_fields"], strict=True)):
-            uid, session, _ = key.rsplit("_", 2)
-            row = {name: column[place].tolist() for name, column in columns.items()}
-            row |= {"scale": max(row[SCALES]), "version": str(tags[key].get("max_global_steps"))}
-            groups[uid][session].append(row)
-            notes[uid, session] = extra[NOTES]
+        for key, row in _read_rows(batch, keys, *names, "extra_fields").items():
+            lists = {name: row[name].tolist() for name in names}
+            groups[key.rsplit("_", 2)[0]][name_rollout(key)].append({**lists, "extra": row["extra_fields"]})
         records = []
         for number, (uid, rollouts) in enumerate(groups.items()):
             task = self._read_task(batch, uid) or Task(uid, "", ())
-            records += [record_rows(step, number, task, notes[uid, one], rows) for one, rows in rollouts.items()]
+            records += [record_rows(step, number, task, rows) for rows in rollouts.values()]
         self._rollouts.append(records)
 
     @cached_property
@@ -240,12 +197,12 @@ class RolloutTrainer(PPOTrainer):
         log.rewind(self.global_steps - 1)  # a run that goes on repeats the steps after its checkpoint
         return log
 
-    def _count_ranks(self) -> int:
-        """Count the data-parallel ranks of the actor."""
-        workers = self.actor_rollout_wg
-        if "actor" not in workers._dispatch_info:
-            workers._dispatch_info["actor"] = workers._query_dispatch_info("actor")
-        return max(workers._dispatch_info["actor"]) + 1
+
+def _read_rows(batch: Batch, keys: list[str], *names: str) -> dict[str, dict[str, Any]]:
+    """Read fields of rows of a batch: key -> name -> value."""
+    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(names))
+    columns = {name: data[name].unbind() if torch.is_tensor(data[name]) else list(data[name]) for name in names}
+    return {key: {name: column[place] for name, column in columns.items()} for place, key in enumerate(keys)}
 
 
 @register_adv_est(OLDER_ESTIMATOR)

@@ -34,9 +34,9 @@ from verl.utils.tensordict_utils import assign_non_tensor_data, get_tensordict
 from verl.workers.rollout.replica import TokenOutput
 
 from core.backends.rollouts import NOTES
+from core.backends.verl import loop
 from core.backends.verl.data import write_tasks
 from core.backends.verl.policy import VerlPolicy
-from core.backends.verl.rollouts import MethodRollouts, close_all
 from core.backends.verl.settings import LOOP
 from core.rollout.method import MethodSpec
 from core.types import RowUnit, Sampling, Task, Trajectory
@@ -102,12 +102,13 @@ class Queue:
             monkeypatch.setattr(transfer_queue, name, function)
 
     def put(self, keys: Sequence[str], partition_id: str, fields: Any = None, tags: Any = None) -> Any:
+        columns = {
+            name: fields[name].unbind() if isinstance(fields[name], torch.Tensor) else list(fields[name])
+            for name in (fields.keys() if fields is not None else ())
+        }
         for place, key in enumerate(keys):
             self.tags.setdefault(key, {}).update(tags[place] if tags else {})
-            for name in fields.keys() if fields is not None else ():
-                value = fields[name]
-                one = value.unbind()[place] if isinstance(value, torch.Tensor) else list(value)[place]
-                self.rows.setdefault(key, {})[name] = one
+            self.rows.setdefault(key, {}).update({name: column[place] for name, column in columns.items()})
         return transfer_queue.KVBatchMeta(
             keys=list(keys), tags=[self.tags[key] for key in keys], partition_id=partition_id
         )
@@ -134,7 +135,7 @@ def compose(folder: Path, model: Path, recipe: dict[str, Any], *overrides: str, 
     """verl's configuration for a recipe and its data, composed by hydra from verl's own files."""
     write_tasks(folder / "train.parquet", tasks, folder, recipe["method"])
     (folder / "agentic_recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    entry = {"name": recipe["method"], "_target_": LOOP, "recipe": str(folder / "agentic_recipe.yaml")}
+    entry = {"name": recipe["method"], "_target_": LOOP}
     (folder / "loops.yaml").write_text(yaml.safe_dump([entry]))
     rollout, algorithm = recipe["rollout"], recipe["algorithm"]
     given = [
@@ -144,6 +145,7 @@ def compose(folder: Path, model: Path, recipe: dict[str, Any], *overrides: str, 
         f"actor_rollout_ref.rollout.temperature={rollout['temperature']}",
         "actor_rollout_ref.rollout.calculate_log_probs=True",
         f"actor_rollout_ref.rollout.agent.agent_loop_config_path={folder / 'loops.yaml'}",
+        f"+agentic_recipe={folder / 'agentic_recipe.yaml'}",
         f"actor_rollout_ref.actor.use_kl_loss={algorithm['kl_loss_coef'] > 0}",
         "algorithm.adv_estimator=grpo",
         f"data.train_batch_size={rollout['tasks_per_step']}",
@@ -173,7 +175,7 @@ def run_v1(config: Any, client: Client, tokenizer: Any) -> None:
         await worker.generate_sequences(batch)
         while worker.background_tasks:
             await asyncio.sleep(0.01)
-        await close_all()
+        await loop.opened.close()
 
     asyncio.run(run())
 
@@ -187,7 +189,7 @@ def run_older(config: Any, client: Client, tokenizer: Any) -> Any:
     async def run() -> Any:
         worker = AgentLoopWorker(config, client)
         done = await worker.generate_sequences(batch)
-        await close_all()
+        await loop.opened.close()
         return done
 
     return asyncio.run(run())
@@ -195,8 +197,6 @@ def run_older(config: Any, client: Client, tokenizer: Any) -> Any:
 
 def put_groups(config: Any, queue: Queue, groups: Sequence[Sequence[Trajectory]], unit: RowUnit) -> None:
     """Hand trajectories to verl's V1 worker as the rollouts of its agent loop: group g is the prompt `task{g}`."""
-    from core.backends.verl.loop import make_outputs
-
     client = Client(None)
     worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, client)
     policy = VerlPolicy(client, config.actor_rollout_ref.rollout, worker.tokenizer)
@@ -204,7 +204,9 @@ def put_groups(config: Any, queue: Queue, groups: Sequence[Sequence[Trajectory]]
     async def put_all() -> None:
         for number, group in enumerate(groups):
             for session, trajectory in enumerate(group):
-                outputs = make_outputs(trajectory, unit, config.actor_rollout_ref.rollout.prompt_length, policy, STEP)
+                outputs = loop.make_outputs(
+                    trajectory, unit, config.actor_rollout_ref.rollout.prompt_length, policy, STEP
+                )
                 kwargs = {"uid": f"task{number}", "session_id": session, "global_steps": STEP}
                 await worker._agent_loop_postprocess(outputs, False, **kwargs)
 
@@ -213,17 +215,17 @@ def put_groups(config: Any, queue: Queue, groups: Sequence[Sequence[Trajectory]]
 
 def use_method(monkeypatch: Any, spec: MethodSpec) -> None:
     """Have verl's workers and our trainer find `spec` by its name; `PLACE` names the rollout that runs."""
-    for module in ("rollouts", "settings", "trainer"):
+    for module in ("loop", "settings", "trainer"):
         monkeypatch.setattr(f"core.backends.verl.{module}.method_spec", {spec.name: spec}.__getitem__)
-    run, counts = MethodRollouts.run, Counter[str]()
+    run, counts = loop.MethodAgentLoop.run, Counter[str]()
 
-    async def named(self: Any, fields: Any, path: str, policy: Any, params: Any) -> Trajectory:
+    async def named(self: Any, params: Any, **fields: Any) -> Any:
         uid = str(fields["uid"])
         PLACE.set(f"{uid}_{fields.get('session_id', counts[uid])}")  # the older trainer numbers no sessions
         counts[uid] += 1
-        return await run(self, fields, path, policy, params)
+        return await run(self, params, **fields)
 
-    monkeypatch.setattr(MethodRollouts, "run", named)
+    monkeypatch.setattr(loop.MethodAgentLoop, "run", named)
 
 
 def order(key: str) -> tuple[int, ...]:
@@ -236,7 +238,7 @@ def mini_batches(trainer: Any, batch: Any) -> list[list[str]]:
     from verl.utils import tensordict_utils
 
     trainer._update_actor(batch, {})
-    ranks = trainer._count_ranks()
+    ranks = max(trainer.actor_rollout_wg._dispatch_info["actor"]) + 1
     size, part = trainer.sent[-1]["mini_batch_size"] // ranks, len(batch.keys) // ranks
     steps: dict[int, list[str]] = defaultdict(list)
     for rank in range(ranks):
@@ -253,13 +255,13 @@ def make_trainer(config: Any, tokenizer: Any, ranks: int = 2) -> Any:
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     from core.backends.verl import trainer
-    from core.backends.verl.settings import find_recipe, read_recipe
+    from core.backends.verl.settings import read_recipe
     from core.rollout.runner import EmptyStepGuard
 
     made = object.__new__(get_trainer_cls(config.trainer.v1.trainer_mode))
     assert isinstance(made, trainer.RolloutTrainer)
     made.config, made.tokenizer = config, tokenizer
-    made._recipe, made._guard, made._steps = read_recipe(config, find_recipe(config)), EmptyStepGuard(), 1
+    made._recipe, made._guard = read_recipe(config), EmptyStepGuard()
     made.sent = []
 
     def update_actor(batch: Any) -> Any:

@@ -19,7 +19,7 @@ import yaml
 from core.backends.verl import settings
 from core.backends.verl.launch import make_job
 from core.backends.verl.overrides import VerlPaths, as_hydra, render
-from core.backends.verl.settings import find_recipe, read_recipe
+from core.backends.verl.settings import read_recipe
 from core.config import Recipe
 from core.rollout.method import method_spec
 from tests import kit
@@ -93,7 +93,7 @@ def test_verl_takes_the_settings_of_a_preset(name: str, tmp_path: Path) -> None:
     rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     omega_conf_to_dataclass(config.algorithm)
-    assert read_recipe(config, find_recipe(config)) == recipe
+    assert read_recipe(config) == recipe
 
     assert rollout.prompt_length == rollout.response_length == rollout.max_model_len == recipe.model.max_model_len
     assert (rollout.n, rollout.temperature) == (recipe.rollout.group_size, recipe.rollout.temperature)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from core.algorithms.aggregate import row_scales
-from core.algorithms.grpo import GRPOConfig, grpo_loss
+from core.algorithms.grpo import grpo_loss
 from core.types import Row
 from tests.optional.verl.test_weights import make_groups, our_rows
 
@@ -84,7 +84,6 @@ def test_a_step_has_our_loss_and_gradient_norm(
         groups, *OVERRIDES, tokenizer=tokenizer, loss_agg=loss_agg, kl_loss_coef=0.0, tis=[0.5, 2.0]
     )
     algorithm = trainer._recipe.algorithm
-    coefficients = GRPOConfig(**{name: getattr(algorithm, name) for name in GRPOConfig.model_fields})
     batch = trainer._compute_advantage(trainer._balance_batch(queue.batch(), {}), {})
 
     actor = omega_conf_to_dataclass(trainer.config.actor_rollout_ref.actor)
@@ -103,7 +102,7 @@ def test_a_step_has_our_loss_and_gradient_norm(
         temperature=1.0, calculate_entropy=False, global_batch_size=len(batch.keys),
     )  # fmt: skip
     with engine.train_mode():
-        output = engine.train_batch(data, partial(rollout_loss, coefficients=coefficients))["metrics"]
+        output = engine.train_batch(data, partial(rollout_loss, coefficients=algorithm))["metrics"]
 
     # Ours: each row by itself through the same weights, and one backward pass.
     ours = our_rows(groups, algorithm)
@@ -118,7 +117,7 @@ def test_a_step_has_our_loss_and_gradient_norm(
         for place, value in enumerate((logprobs, *constants, torch.full((size,), scale))):
             values[place].append(value)
     logprobs, old, advantages, mask, weights = map(torch.cat, values)
-    loss, _ = grpo_loss(logprobs, old, old, None, None, advantages, mask, weights, coefficients)
+    loss, _ = grpo_loss(logprobs, old, old, None, None, advantages, mask, weights, algorithm)
     loss.backward()
     norm = torch.stack([p.grad.norm() for p in network.parameters() if p.grad is not None]).norm()
     assert output["loss"].aggregate() == pytest.approx(loss.item(), rel=1e-5)

@@ -69,6 +69,7 @@ def arguments(recipe: dict[str, Any], **settings: Any) -> SimpleNamespace:
     return SimpleNamespace(
         **{
             "agentic_recipe": copy.deepcopy(recipe),
+            "hf_checkpoint": "x",
             "n_samples_per_prompt": rollout["group_size"],
             "rollout_batch_size": rollout["tasks_per_step"],
             "global_batch_size": rollout["group_size"] * rollout["tasks_per_step"],

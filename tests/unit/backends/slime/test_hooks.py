@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from core.backends.rollouts import AbortableRoles
+from core.backends import rollouts
+from core.backends.rollouts import AbortableRoles, MethodRollouts
 from core.backends.slime import bridge as bridge_module
-from core.backends.slime.bridge import LoopResources, SlimeBridge
+from core.backends.slime.bridge import SlimeBridge
 from core.backends.slime.roles import router_urls
 from core.backends.slime.samples import fill_sample, read_trajectory
 from core.config import HealthSection, Recipe, RecipeError
@@ -81,10 +82,11 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Echo], SlimeBridge]:
     """Hooks whose policy is the given one instead of slime's router."""
 
     def make(policy: Echo, aborting: bool = False) -> SlimeBridge:
-        async def open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> Any:
-            return LoopResources(OneTurn(), {"policy": policy}, policy, lambda: aborting, contextlib.AsyncExitStack())
+        async def open_rollouts(spec: MethodSpec, recipe: Recipe, *_: Any) -> Any:
+            return MethodRollouts(OneTurn(), {"policy": policy}, policy, recipe.rollout.deadline_s)
 
-        monkeypatch.setattr(bridge_module, "_open_resources", open_resources)
+        monkeypatch.setattr(rollouts, "open_rollouts", open_rollouts)
+        monkeypatch.setattr(bridge_module, "abort_flag", lambda args: lambda: aborting)
         return SlimeBridge(SPEC)
 
     return make
@@ -314,12 +316,12 @@ def test_roles_are_slimes_routers_and_a_model_that_it_lacks_is_named(hooks: Slim
 
 
 async def test_a_role_that_the_method_asks_and_nobody_serves_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge_module, "load_tokenizer", lambda path: None)
+    monkeypatch.setattr(rollouts, "load_tokenizer", lambda path: None)
     method = OneTurn()
     method.needs = ("judge",)
     hooks = SlimeBridge(MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: method))
     with pytest.raises(RecipeError, match=r"roles.judge is missing"):
-        await hooks.generate(arguments(RECIPE, hf_checkpoint="x"), sample(), SAMPLING)
+        await hooks.generate(arguments(RECIPE), sample(), SAMPLING)
 
 
 async def test_slimes_session_is_that_of_every_call() -> None:

@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agentic.memagent.rollout import SPEC
+from core.backends import rollouts
 from core.backends.slime import bridge, flags, job, launch
 from core.backends.slime.framework import SLIME, VIME, framework_of
 from core.backends.slime.roles import open_policies, router_urls
@@ -135,16 +136,16 @@ async def test_the_policy_is_vllms_router_and_slimes_is_sglangs() -> None:
     recipe = Recipe.model_validate(RECIPE)
     assert (framework_of(on_vime(RECIPE)), framework_of(arguments(RECIPE))) == (VIME, SLIME)
     assert router_urls(recipe, on_vime(RECIPE, 3000)) == {"policy": "vllm+http://127.0.0.1:3000"}
-    async with open_policies(recipe, on_vime(RECIPE, 3000), None) as policies:
+    async with open_policies(on_vime(RECIPE, 3000), recipe, None) as policies:
         assert isinstance(policies["policy"], VLLMPolicy)
         assert policies["policy"].url == "http://127.0.0.1:3000"
-    async with open_policies(recipe, arguments(RECIPE), None) as policies:
+    async with open_policies(arguments(RECIPE), recipe, None) as policies:
         assert isinstance(policies["policy"], SGLangPolicy)
 
 
 async def test_a_rollout_reads_the_reply_of_vimes_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reply: as vime's docker/patch/latest/vllm.patch makes it, with one version of the weights for the whole of it."""
-    monkeypatch.setattr(bridge, "load_tokenizer", lambda path: Echo())
+    monkeypatch.setattr(rollouts, "load_tokenizer", lambda path: Echo())
     asked: list[tuple[dict[str, Any], str]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -159,7 +160,7 @@ async def test_a_rollout_reads_the_reply_of_vimes_vllm(monkeypatch: pytest.Monke
     hooks = bridge.SlimeBridge(MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: OneTurn()))
     async with TestServer(app) as server:
         assert server.port is not None
-        args = on_vime(RECIPE, server.port, hf_checkpoint="x")
+        args = on_vime(RECIPE, server.port)
         sample = Sample(group_index=0, index=0, prompt="Which?", label="1", session_id="s1")
         done = await hooks.generate(args, sample, {**SAMPLING, "seed": 11})
         await hooks.close()

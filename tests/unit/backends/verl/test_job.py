@@ -15,8 +15,8 @@ import yaml
 
 from core.backends.checks import REPOSITORY
 from core.backends.verl import checks, launch
+from core.backends.verl.data import read_row
 from core.backends.verl.overrides import VerlPaths, as_hydra, render
-from core.backends.verl.rollouts import read_fields
 from core.backends.verl.settings import LOOP
 from core.data import write_jsonl
 from core.rollout.method import method_spec
@@ -70,10 +70,11 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     held = yaml.safe_load((cluster.out / "agentic_recipe.yaml").read_text())
     assert type(recipe).model_validate(held) == recipe
     (loop,) = yaml.safe_load((cluster.out / "agent_loops.yaml").read_text())
-    assert loop == {"name": "tokentrue", "_target_": LOOP, "recipe": str(cluster.out / "agentic_recipe.yaml")}
+    assert loop == {"name": "tokentrue", "_target_": LOOP}
+    assert as_hydra("+agentic_recipe", str(cluster.out / "agentic_recipe.yaml")) in call
     rows = pq.read_table(cluster.out / "data/train.parquet").to_pylist()
     assert {row["agent_name"] for row in rows} == {"tokentrue"}
-    assert [read_fields(row, "x") for row in rows] == TASKS
+    assert [read_row(row, "x") for row in rows] == TASKS
     assert pq.read_table(cluster.out / "data/eval.parquet").num_rows == 2
     assert (cluster.out / "config.yaml").is_file()
 
@@ -99,8 +100,8 @@ def test_a_dry_run_prints_what_would_run_and_writes_nothing(cluster: Cluster, ca
 
 
 def test_no_second_job_trains_in_a_folder_where_one_does(cluster: Cluster, monkeypatch, capsys) -> None:
-    loops = f"python3 -m verl.trainer.main_ppo x.agent_loop_config_path={cluster.out / 'agent_loops.yaml'}"
-    job = {"submission_id": "raysubmit_1", "job_id": None, "status": "RUNNING", "entrypoint": loops}
+    entry = f"python3 -m verl.trainer.main_ppo +agentic_recipe={cluster.out / 'agentic_recipe.yaml'}"
+    job = {"submission_id": "raysubmit_1", "job_id": None, "status": "RUNNING", "entrypoint": entry}
     monkeypatch.setattr(test_launch, "JOBS", [{**job, "status": "STOPPED"}])
     assert cluster.run() == 0
     monkeypatch.setattr(test_launch, "JOBS", [job])

@@ -37,6 +37,7 @@ async def test_a_call_has_the_session_as_its_request_and_only_what_says_somethin
     policy, client = make(reply([5, 6], min_global_steps=2, max_global_steps=3), tokenizer, max_model_len=100)
     done = await policy.generate((1, 2), Sampling(temperature=0.7, max_new_tokens=9, stop=("x",)), "s1")
     parameters = {"max_tokens": 9, "temperature": 0.7, "top_p": 1.0, "top_k": -1, "logprobs": True, "stop": ["x"]}
+    parameters |= {"stop_token_ids": [], "skip_special_tokens": False, "spaces_between_special_tokens": False}
     assert client.calls == [{"request_id": "s1", "prompt_ids": [1, 2], "sampling_params": parameters}]
     assert (done.token_ids, done.logprobs, done.weight_version) == ((5, 6), (-0.5, -0.5), "3")
     assert policy.steps == {2, 3}

@@ -17,12 +17,12 @@ def make_turn(prompt: int, sampled: int, trained: bool = True) -> Turn:
     return Turn("policy", tuple(range(1, prompt + 1)), Completion(ids, (-1.0,) * sampled, "stop"), trained)
 
 
-def make_row(uid: str, session: str, trained: int, reward: float | None, turns: int = 1, **notes: Any) -> BatchRow:
+def make_row(key: str, trained: int, reward: float | None, turns: int = 1, **notes: Any) -> BatchRow:
     trajectory = Trajectory(
         "t", (), "failed" if reward is None else "completed", reward, "late" if reward is None else None
     )
     given = {**describe_rollout(trajectory), "reward": reward, "turns": turns, "trained_tokens": trained, **notes}
-    return BatchRow(uid, session, trained, given)
+    return BatchRow(key, trained, given)
 
 
 def test_a_long_prompt_goes_on_in_the_response_masked() -> None:
@@ -30,7 +30,7 @@ def test_a_long_prompt_goes_on_in_the_response_masked() -> None:
     assert row.prompt_ids == [1, 2, 3, 4]
     assert row.response_ids == [5, 6, 100, 101]
     assert row.response_mask == [0, 0, 1, 1]
-    assert row.logprobs == [0.0, 0.0, -1.0, -1.0]
+    assert row.response_logprobs == [0.0, 0.0, -1.0, -1.0]
 
 
 def test_the_last_row_is_trained_and_no_row_is_empty() -> None:
@@ -54,45 +54,37 @@ def test_a_rollout_without_a_trained_token_is_one_masked_row(trajectory: Traject
 
 def test_a_rollout_counts_once_and_a_failed_one_not_at_all() -> None:
     rows = [
-        *[make_row("a", "0", 2, 1.0)] * 3,
-        make_row("a", "1", 5, 0.0),
-        make_row("a", "2", 0, None),
-        make_row("b", "0", 4, 1.0),
+        *[make_row(f"a_0_{place}", 2, 1.0) for place in range(3)],
+        make_row("a_1_0", 5, 0.0),
+        make_row("a_2_0", 0, None),
+        make_row("b_0_0", 4, 1.0),
     ]
-    (credits,) = credit_rows([rows], PLAIN)
     # Group a: rewards 1 and 0. Group b has one rollout, and so no advantage. Three rollouts are trained.
     share = 1 / 3
-    assert credits == [
-        *[Credit(0.5, pytest.approx(share / 6))] * 3,
-        Credit(-0.5, pytest.approx(share / 5)),
-        Credit(0.0, 0.0),
-        Credit(0.0, pytest.approx(share / 4)),
-    ]
+    assert credit_rows([rows], PLAIN) == {
+        **{f"a_0_{place}": Credit(0.5, pytest.approx(share / 6)) for place in range(3)},
+        "a_1_0": Credit(-0.5, pytest.approx(share / 5)),
+        "b_0_0": Credit(0.0, pytest.approx(share / 4)),
+    }
 
 
 def test_a_step_is_averaged_by_itself_and_a_group_may_lie_in_two() -> None:
-    steps = [[make_row("a", "0", 2, 1.0)], [make_row("a", "1", 2, 0.0), make_row("b", "0", 2, 1.0)]]
+    steps = [[make_row("a_0_0", 2, 1.0)], [make_row("a_1_0", 2, 0.0), make_row("b_0_0", 2, 1.0)]]
     credits = credit_rows(steps, PLAIN)
-    assert [[credit.scale for credit in step] for step in credits] == [[0.5], [0.25, 0.25]]
-    assert [[credit.advantage for credit in step] for step in credits] == [[0.5], [-0.5, 0.0]]
+    assert credits == {"a_0_0": Credit(0.5, 0.5), "a_1_0": Credit(-0.5, 0.25), "b_0_0": Credit(0.0, 0.25)}
 
 
 def test_a_group_that_is_left_out_has_no_weight() -> None:
     algorithm = PLAIN.model_copy(update={"min_group_std": 0.1})
-    rows = [
-        make_row("a", "0", 2, 1.0),
-        make_row("a", "1", 2, 1.0),
-        make_row("b", "0", 2, 1.0),
-        make_row("b", "1", 2, 0.0),
-    ]
-    (credits,) = credit_rows([rows], algorithm)
-    assert [credit.scale for credit in credits] == [0, 0, 0.25, 0.25]
+    rows = [make_row("a_0_0", 2, 1.0), make_row("a_1_0", 2, 1.0), make_row("b_0_0", 2, 1.0), make_row("b_1_0", 2, 0.0)]
+    credits = credit_rows([rows], algorithm)
+    assert {key: credit.scale for key, credit in credits.items()} == {"b_0_0": 0.25, "b_1_0": 0.25}
 
 
 def test_an_advantage_is_split_over_all_turns_of_its_rollout() -> None:
     algorithm = PLAIN.model_copy(update={"split_advantage": True})
-    (credits,) = credit_rows([[make_row("a", "0", 2, 1.0, turns=4), make_row("a", "1", 2, 0.0, turns=2)]], algorithm)
-    assert [credit.advantage for credit in credits] == [0.125, -0.25]
+    credits = credit_rows([[make_row("a_0_0", 2, 1.0, turns=4), make_row("a_1_0", 2, 0.0, turns=2)]], algorithm)
+    assert [credit.advantage for credit in credits.values()] == [0.125, -0.25]
 
 
 def test_rewards_that_compare_a_group_are_those_of_the_method() -> None:
@@ -102,15 +94,19 @@ def test_rewards_that_compare_a_group_are_those_of_the_method() -> None:
         seen.append((uid, [(t.status, t.reward, dict(t.metrics)) for t in group]))
         return [Trajectory("t", (), t.status, 3.0 if i == 0 else 1.0) for i, t in enumerate(group)]
 
-    rows = [make_row("a", "0", 1, 1.0, metrics={"cost": 2.0}), make_row("a", "1", 1, 1.0)]
-    (credits,) = credit_rows([rows], PLAIN, regrade)
+    rows = [make_row("a_0_0", 1, 1.0, metrics={"cost": 2.0}), make_row("a_1_0", 1, 1.0)]
+    credits = credit_rows([rows], PLAIN, regrade)
     assert seen == [("a", [("completed", 1.0, {"cost": 2.0}), ("completed", 1.0, {})])]
-    assert [credit.advantage for credit in credits] == [1.0, -1.0]
+    assert [credit.advantage for credit in credits.values()] == [1.0, -1.0]
 
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(1, [[0, 1, 2, 3, 4]]), (2, [[0, 1, 2], [3, 4]]), (9, [[0, 2], [1], [3, 4]])],
+    [
+        (1, [["a_0", "b_0", "a_1", "c_0", "c_1"]]),
+        (2, [["a_0", "b_0", "a_1"], ["c_0", "c_1"]]),
+        (9, [["a_0", "a_1"], ["b_0"], ["c_0", "c_1"]]),
+    ],
 )
-def test_a_batch_is_cut_by_rollouts(count: int, expected: list[list[int]]) -> None:
-    assert split_rollouts(["a", "b", "a", "c", "c"], count) == expected
+def test_a_batch_is_cut_by_rollouts(count: int, expected: list[list[str]]) -> None:
+    assert split_rollouts(["a_0", "b_0", "a_1", "c_0", "c_1"], count) == expected

@@ -7,16 +7,17 @@ import pytest
 import yaml
 
 from core.backends.verl import settings
-from core.backends.verl.settings import LOOP, find_recipe, read_recipe
+from core.backends.verl.settings import RECIPE, read_recipe
 from core.config import RecipeError
 from core.rollout.method import method_spec
 
 
-def write_recipe(folder: Path, *overrides: str) -> str:
+def write_recipe(folder: Path, *overrides: str) -> dict[str, str]:
+    """What verl's configuration says of a recipe that was written."""
     path = folder / "agentic_recipe.yaml"
     path.write_text(yaml.safe_dump(method_spec("memagent").load("tiny", overrides).dump(), sort_keys=False))
     settings._load.cache_clear()
-    return str(path)
+    return {RECIPE: str(path)}
 
 
 def make_config(recipe: Any, **changes: Any) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def make_config(recipe: Any, **changes: Any) -> dict[str, Any]:
 
 def test_a_recipe_that_agrees(tmp_path: Path) -> None:
     recipe = method_spec("memagent").load("tiny")
-    assert read_recipe(make_config(recipe), write_recipe(tmp_path)).dump() == recipe.dump()
+    assert read_recipe(make_config(recipe) | write_recipe(tmp_path)).dump() == recipe.dump()
 
 
 @pytest.mark.parametrize(
@@ -71,14 +72,14 @@ def test_a_recipe_that_agrees(tmp_path: Path) -> None:
 def test_a_setting_that_contradicts_is_named(tmp_path: Path, change: str, value: Any, message: str) -> None:
     recipe = method_spec("memagent").load("tiny")
     with pytest.raises(RecipeError, match=message):
-        read_recipe(make_config(recipe, **{change: value}), write_recipe(tmp_path))
+        read_recipe(make_config(recipe, **{change: value}) | write_recipe(tmp_path))
 
 
 def test_the_older_trainer_takes_no_recipe_that_weighs_rollouts(tmp_path: Path) -> None:
     recipe = method_spec("memagent").load("tiny")
     config = make_config(recipe, trainer__use_v1=False, algorithm__adv_estimator="tokentrue_grpo")
     with pytest.raises(RecipeError, match=r"loss_agg is rollout, on the older trainer token: set trainer\.use_v1=True"):
-        read_recipe(config, write_recipe(tmp_path, "algorithm.loss_agg=rollout"))
+        read_recipe(config | write_recipe(tmp_path, "algorithm.loss_agg=rollout"))
 
 
 def test_a_broken_recipe_names_its_file(tmp_path: Path) -> None:
@@ -86,20 +87,12 @@ def test_a_broken_recipe_names_its_file(tmp_path: Path) -> None:
     path.write_text("run: {}\n")
     settings._load.cache_clear()
     with pytest.raises(RecipeError, match=f"{path}: has no `method`"):
-        read_recipe({}, str(path))
+        read_recipe({RECIPE: str(path)})
     path.write_text("method: memagent\nalgorithm: {name: grpo, clipp: 1}\n")
     with pytest.raises(RecipeError, match=r"algorithm\.clipp"):
-        read_recipe({}, str(path))
+        read_recipe({RECIPE: str(path)})
 
 
-def test_the_recipe_is_found_in_the_agent_loops(tmp_path: Path) -> None:
-    loops = tmp_path / "loops.yaml"
-    config = {"actor_rollout_ref": {"rollout": {"agent": {"agent_loop_config_path": str(loops)}}}}
-    ours = {"name": "memagent", "_target_": LOOP, "recipe": "/run/recipe.yaml"}
-    loops.write_text(yaml.safe_dump([{"name": "other", "_target_": "their.Loop"}, ours]))
-    assert find_recipe(config) == "/run/recipe.yaml"
-    loops.write_text(yaml.safe_dump([ours, {**ours, "recipe": "/other.yaml"}]))
-    with pytest.raises(RecipeError, match=r"2 recipes of .*, and a job trains by one"):
-        find_recipe(config)
-    with pytest.raises(RecipeError, match="agent_loop_config_path is missing"):
-        find_recipe({"actor_rollout_ref": {"rollout": {"agent": {"agent_loop_config_path": None}}}})
+def test_a_configuration_that_names_no_recipe_is_told_how() -> None:
+    with pytest.raises(RecipeError, match=r"has no agentic_recipe: give \+agentic_recipe=FILE"):
+        read_recipe({"trainer": {}})
