@@ -39,7 +39,6 @@ async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs
         ("agentflow.roles.executor={role: policy, tokenizer: x}", "leave `tokenizer` out"),
         ("agentflow.roles={executor: {role: a}}", "roles.verifier is missing"),
         ("agentflow.tools={}", "agentflow.tools"),
-        ("agentflow.formt=compact", "did you mean agentflow.format?"),
     ],
 )
 def test_a_section_that_cannot_work_is_refused(override, problem):

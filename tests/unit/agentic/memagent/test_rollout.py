@@ -15,7 +15,7 @@ from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
-from core.types import Completion, Sampling, Task, Trajectory
+from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
 
 SENTENCE = " The grass is green."
@@ -172,17 +172,6 @@ def test_truncate_middle_keeps_both_ends(tokenizer, limit, kept):
     config = MemAgentSection(chunk_tokens=2, align="sentence", max_chunks=limit, overlong="truncate_middle")
     sections, _ = MemAgent(config, tokenizer).sections(Task("t", "q", ("a",), "".join(f" {word}." for word in words)))
     assert [tokenizer.decode(section) for section in sections] == [f" {words[i]}." for i in kept]
-
-
-async def test_an_aborted_turn_fails_the_rollout(tokenizer):
-    class Aborting:
-        async def generate(self, prompt_ids, sampling, session=None):
-            return Completion((5,), (0.0,), "abort")
-
-    method = MemAgent(MemAgentSection(), tokenizer)
-    with pytest.raises(RolloutError) as caught:
-        await method.rollout(Task("t", "q", ("a",), SENTENCE), Roles({"policy": Aborting()}), Sampling())
-    assert caught.value.kind == "aborted"
 
 
 async def test_a_hostile_document_cannot_end_its_section(tell, tokenizer):

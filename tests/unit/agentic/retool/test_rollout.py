@@ -202,7 +202,5 @@ def test_a_recipe_that_contradicts_itself_is_refused() -> None:
         SPEC.load("tiny", ["model.max_model_len=100"])
     with pytest.raises(RecipeError, match=r"set algorithm.rows=segment"):
         SPEC.load("tiny", ["algorithm.rows=turn"])
-    with pytest.raises(RecipeError, match=r"did you mean retool\.max_turns"):
-        SPEC.load("tiny", ["retool.max_turn=3"])
     with pytest.raises(RecipeError, match=r"sandbox.memory_mb"):
         SPEC.load("tiny", ["retool.sandbox.memory_mb=1"])

@@ -162,10 +162,8 @@ async def test_the_released_prompt_asks_in_the_words_of_the_paper(service: str, 
 
 def test_a_recipe_that_cannot_be_run_says_what_to_change(tmp_path: Path, tokenizer: Any) -> None:
     for overrides, says in (
-        (["algorithm.rows=turn"], r"algorithm.rows is turn, .* set algorithm.rows=segment"),
         (["search_r1.max_turns=0"], "search_r1.max_turns"),
         (["search_r1.prompt=paper"], "search_r1.prompt"),
-        (["search_r1.max_turn=3"], "unknown key; did you mean search_r1.max_turns?"),
         (["search_r1.addresses=/nowhere.yaml"], "search_r1.addresses: .*nowhere.yaml.*start the services first"),
     ):
         with pytest.raises(RecipeError, match=says):
