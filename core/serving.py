@@ -23,6 +23,7 @@ from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from core.options import Port, argparse_type
+from core.types import Sampling
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -126,6 +127,37 @@ class StrictBody(BaseModel):
         unused = {name: value for name, value in data.items() if name not in cls.model_fields}
         off = {name for name, value in unused.items() if not value or (value == 1 and name in _OFF_AT_ONE)}
         return {name: value for name, value in data.items() if name not in off}
+
+
+class SamplingBody(StrictBody):
+    """The parameters of sampling that SGLang's and vLLM's wires share."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    stop_token_ids: list[int] | None = None
+    stop: str | list[str] | None = None
+    frequency_penalty: float = 0.0
+    # These change only the text.
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end a completion."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def make_sampling(self, max_new_tokens: int, seed: int | None) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_new_tokens=max_new_tokens,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            seed=seed,
+            stop=self.stops,
+            frequency_penalty=self.frequency_penalty,
+        )
 
 
 def describe_invalid(error: ValidationError) -> str:

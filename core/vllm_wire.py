@@ -10,48 +10,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from core.serving import StrictBody
+from core.serving import SamplingBody, StrictBody
 from core.types import Completion, Sampling
 
 
-class TokensParams(StrictBody):
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
+class TokensParams(SamplingBody):
     max_tokens: PositiveInt | None = None
-    stop_token_ids: list[int] | None = None
-    stop: str | list[str] | None = None
     seed: int | None = None
-    frequency_penalty: float = 0.0
     logprobs: Literal[0, 1] | None = None
     # These have no effect here.
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
     detokenize: bool = True
     include_stop_str_in_output: bool = False
-    routed_experts_prompt_start: int = 0
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The texts that end a completion."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def to_sampling(self, room: int) -> Sampling:
         """Return it with at most `room` new tokens, the room that the context has."""
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k or -1,
-            max_new_tokens=room if self.max_tokens is None else min(room, self.max_tokens),
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            seed=self.seed,
-            stop=self.stops,
-            frequency_penalty=self.frequency_penalty,
-        )
+        sampling = self.make_sampling(room if self.max_tokens is None else min(room, self.max_tokens), self.seed)
+        return replace(sampling, top_k=self.top_k or -1)
 
 
 class StreamOptions(StrictBody):

@@ -36,7 +36,7 @@ async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
     """Return the tasks of all environments. Raises RecipeError if there is none, and as an environment does."""
     tasks = []
     for name, entry in recipe.agent.agents.items():
-        if entry.environment is None or entry.environment.kind == "mcp":  # which has tools and no tasks
+        if entry.environment is None or not entry.environment.has_tasks:
             continue
         environment = entry.environment.open(f"agent.agents.{name}.environment", entry.max_turns)
         try:

@@ -67,10 +67,12 @@ class AgentRecipe(ConversationRecipe):
     @model_validator(mode="after")
     def _every_agent_has_a_reward(self) -> AgentRecipe:
         for name, entry in self.agent.agents.items():
-            if getattr(entry.environment, "kind", "") == "mcp" and (entry.reward is None or self.reward is not None):
+            environment = entry.environment
+            lends_tools = environment is not None and not environment.has_tasks
+            if lends_tools and (entry.reward is None or self.reward is not None):
                 fix = "it alone sees the servers' files; name it there, and no `reward` for all agents"
                 raise ValueError(f"agent.agents.{name}.reward rewards the agent with MCP servers: {fix}")
-            if entry.reward is None and self.reward is None and entry.environment is None:
+            if entry.reward is None and self.reward is None and environment is None:
                 raise ValueError(f"agent.agents.{name}.reward is missing; set that, or `reward` for all agents")
         return self
 

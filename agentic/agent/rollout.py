@@ -11,14 +11,11 @@ Run:  bash agentic/agent/run.sh                        # tiny: two CPU cores, mi
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
 from core.config import RecipeError, import_function
-from core.environments import find_files, find_index
-from core.gateway import AgentMethod, Command, RunAgent, SessionSettings
+from core.gateway import AgentMethod, Command, RunAgent, SessionSettings, find_program
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer
@@ -60,18 +57,8 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     name = task.metadata.get("agent") or next(iter(agents))
     if task.earlier_messages and agents[name].command:
         return "messages", f"the program of agent {name} gets the question alone", "write all into the question"
-    if (environment := agents[name].environment) is not None and environment.kind == "mcp":
-        try:
-            find_files(task)
-        except RolloutError as error:
-            return "metadata.files", str(error), "correct the record"
-    elif environment is not None:
-        try:
-            find_index(task)
-        except RolloutError:
-            fix = "write them with `tokentrue data environment --preset FILE --out FILE --tasks 256`"
-            return "metadata.index", f"names no task of {name}'s environment", fix
-    return None
+    environment = agents[name].environment
+    return None if environment is None else environment.find_fault(task)
 
 
 def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
@@ -108,8 +95,7 @@ def find_agent(key: str, entry: AgentEntry) -> RunAgent:
     if entry.environment is not None:
         return entry.environment.open(f"{key}.environment", entry.max_turns)
     if entry.run is None:
-        program, *rest = (str(Path(word).resolve()) if Path(word).is_file() else word for word in entry.command)
-        return Command((sys.executable if program == "python" else program, *rest), entry.inherit)
+        return Command(tuple(find_program(entry.command)), entry.inherit)
     run = import_function(f"{key}.run", entry.run)
     if not inspect.iscoroutinefunction(run):
         raise RecipeError(f"{key}.run: {entry.run} must be `async def`: all rollouts share one thread with the engine")

@@ -17,7 +17,7 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,11 +26,12 @@ from core.options import show_errors
 from core.types import Task
 
 SETTINGS = """
-schema_version version task metadata source solution agent.timeout_sec verifier.timeout_sec environment.docker_image
-environment.workdir environment.os environment.network_mode environment.allow_internet environment.build_timeout_sec
-environment.cpus environment.memory environment.memory_mb environment.storage environment.storage_mb
+schema_version version task metadata source solution agent.timeout_sec verifier.timeout_sec environment.os
+environment.network_mode environment.allow_internet environment.build_timeout_sec environment.cpus environment.memory
+environment.memory_mb environment.storage environment.storage_mb
 """.split()
 """Names the settings of task.toml that are read, or that mean nothing here: the recipe has limits of its own."""
+TEXTS = ("task.name", "environment.docker_image", "environment.workdir")
 OTHERS = {"environment.os": "windows", "environment.network_mode": "allowlist"}
 OTHER_CONTAINERS = ("environment/docker-compose.yaml", "environment/docker-compose.yml", "tests/Dockerfile")
 CANARY = re.compile(r"\A(<!--.*canary.*-->\n|#.*canary.*\n|\n)+", re.IGNORECASE)
@@ -58,36 +59,40 @@ def read_folder(folder: Path, notes: list[str]) -> Task:
     """
     folder = folder.resolve()
     try:
-        for name in ("task.toml", "instruction.md"):
-            list_files(folder / name)
-        config = tomllib.loads((folder / "task.toml").read_text())
-        check_settings(folder, config)
-        statement = CANARY.sub("", (folder / "instruction.md").read_text())
+        settings = read_settings(folder)
+        question = CANARY.sub("", read_text(folder / "instruction.md"))
         tests = {path.as_posix(): file.read_text() for path, file in list_files(folder / "tests").items()}
-        tests["test.sh"] = rewrite_script((folder / "tests/test.sh").read_text(), f"{folder}/tests/test.sh", notes)
-        settings = config.get("environment", {})
-        metadata, why = read_environment(folder / "environment", settings.get("workdir"))
+        tests["test.sh"] = rewrite_script(read_text(folder / "tests/test.sh"), f"{folder}/tests/test.sh", notes)
+        metadata, why = read_environment(folder / "environment", settings.get("environment.workdir"))
     except (OSError, ValueError) as error:
         raise DataError(f"{folder}: {error}") from error
-    name = config.get("task", {}).get("name") or folder.name
-    image = settings.get("docker_image") or "harbor-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
+    name, given = settings.get("task.name") or folder.name, settings.get("environment.docker_image")
+    image = given or "harbor-" + re.sub(r"[^a-z0-9]+", "-", name.lower())
     if why:
-        build = "" if settings.get("docker_image") else f": docker build -t {image} {folder}/environment"
+        build = "" if given else f": docker build -t {image} {folder}/environment"
         notes.append(f"{folder}: needs coding.backend=docker and the image {image}, with git and pytest{build} ({why})")
-    return Task(name, statement, ("tests/test.sh",), metadata={"image": image, "verifier": tests, **metadata})
+    return Task(name, question, ("tests/test.sh",), metadata={"image": image, "verifier": tests, **metadata})
 
 
-def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ValueError for what a task asks for and no workspace has."""
-    given = {name: value for name, value in config.items() if name not in ("environment", "verifier", "agent")}
-    for part in ("environment", "verifier", "agent"):
-        given |= {f"{part}.{name}": value for name, value in config.get(part, {}).items()}
-    wrong = [name for name, value in given.items() if value and (name not in SETTINGS or OTHERS.get(name) == value)]
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of task.toml by dotted names. Raises ValueError for what no workspace has."""
+    given: dict[str, Any] = {}
+    for name, value in tomllib.loads(read_text(folder / "task.toml")).items():
+        given |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    wrong = [name for name, value in given.items() if value and not is_known(name, value)]
     wrong += [name for name in OTHER_CONTAINERS if (folder / name).exists()]
     version = str(given.get("schema_version", given.get("version", "1.4")))
     if [int(part) for part in version.split(".")] > [1, 4] or wrong:
         fix = "leave the task out, or write it for one container of Linux without network, in schema 1.4"
         raise ValueError(f"no workspace has what {', '.join(wrong) or 'its schema_version'} asks for. Fix: {fix}.")
+    return given
+
+
+def is_known(name: str, value: Any) -> bool:
+    """Say whether a setting of task.toml has a meaning here, or needs none."""
+    if name in TEXTS:
+        return isinstance(value, str)
+    return (name in SETTINGS or name.partition(".")[0] in SETTINGS) and OTHERS.get(name) != value
 
 
 def rewrite_script(text: str, path: str, notes: list[str]) -> str:
@@ -115,7 +120,8 @@ def rewrite_script(text: str, path: str, notes: list[str]) -> str:
 def read_environment(folder: Path, workdir: str | None) -> tuple[dict[str, Any], str]:
     """Return a record's `workdir`, and its `repository` if files are all that it needs; else say what else it does."""
     current, files, why = PurePosixPath("/"), dict[PurePosixPath, Path](), ""
-    text = (folder / "Dockerfile").read_text() if (folder / "Dockerfile").exists() else "there is no Dockerfile"
+    has_recipe = (folder / "Dockerfile").exists() or (folder / "Dockerfile").is_symlink()
+    text = read_text(folder / "Dockerfile") if has_recipe else "there is no Dockerfile"
     if len(re.findall(r"(?mi)^\s*FROM\s", text)) > 1:
         why = "several stages"
     for line in map(str.strip, re.sub(r"(?m)^\s*#.*\n", "", text).replace("\\\n", " ").splitlines()):
@@ -151,6 +157,12 @@ def list_files(path: Path) -> dict[PurePosixPath, Path]:
             f"{wrong[0]} is missing, or a symbolic link, which may lead out. Fix: put the file itself there."
         )
     return {PurePosixPath(file.relative_to(path).as_posix()): file for file in found if file.is_file()}
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises ValueError as list_files."""
+    list_files(path)
+    return path.read_text()
 
 
 @show_errors(DataError, OSError)

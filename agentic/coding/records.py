@@ -25,6 +25,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from agentic.coding.config import CodingRecipe
+from core.sandbox.workspace import find_bad_path
 from core.types import Task
 
 COMMAND_CHARS = 100_000
@@ -124,8 +125,6 @@ def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
     if (size := sum(map(len, found.files.values()))) > limits.disk_mb << 20:
         return field, f"has {size} bytes", f"raise coding.workspace.disk_mb={limits.disk_mb}"
     folders = {str(folder) for path in found.files for folder in PurePosixPath(path).parents}
-    if both := next((path for path in found.files if path in folders), None):
-        return field, f"has {both} as a file and as a folder", "rename one of them"
     if found.pre_commands:  # they may make what is missing
         return None
     for number, case in enumerate(found.cases):
@@ -167,14 +166,10 @@ def _commands(data: Mapping[str, Any]) -> str:
 
 def _read_files(data: Mapping[str, Any], field: str) -> dict[str, bytes]:
     files = _mapping(data, field)
-    for path, text in files.items():
-        parts = PurePosixPath(path).parts
-        if not parts or path.startswith("/") or ".." in parts or ".git" in parts:
-            raise RecordError(f"metadata.{field}", f"has the path {path!r}", "give paths inside of it")
-        if "\0" in path or path != str(PurePosixPath(path)) or any(len(part.encode()) > 255 for part in parts):
-            raise RecordError(f"metadata.{field}", f"has the path {path!r:.99}", "give plain paths such as a/b.py")
-        if not isinstance(text, str):
-            raise RecordError(f"metadata.{field}", f"{path} must be a text", "give the file's text")
+    if fault := find_bad_path(files):
+        raise RecordError(f"metadata.{field}", *fault)
+    if any(".git" in PurePosixPath(path).parts for path in files):
+        raise RecordError(f"metadata.{field}", "has a folder .git", "leave it out: the workspace makes its own")
     return {path: text.encode("utf-8", "surrogatepass") for path, text in files.items()}
 
 

@@ -7,21 +7,23 @@ vLLM, Chat renders all messages anew with the template: it remembers nothing. It
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from aiohttp import web
 
+from benchmarks.exactness.client import INPUTS
 from core import vllm_wire
-from core.engine import server
+from core.engine.server import Server
 from core.text.call_formats import detect_format, read_reply
-from core.text.tool_calls import ToolSchema
+from core.text.tool_calls import ToolCall, ToolSchema
 from core.types import Completion, Sampling
 
 USER = {"role": "user", "content": "-"}
 PROBES = {"name": "", "steps": [{"reply": {"thought": "Hm.", "text": "Yes."}}] * 9}
 """Answers what a layer asks before its first conversation, to learn what the engine can do."""
+TOOLS = [ToolSchema(t["function"]["name"], "", t["function"]["parameters"]) for t in INPUTS["request"]["tools"]]
 
 
 class Script:
@@ -35,26 +37,32 @@ class Script:
     def begin(self, conversation: Mapping[str, Any]) -> None:
         """Start a conversation with an empty log."""
         self.log = self.logs[conversation["name"]] = []
-        self._replies: Iterator[list[int]] = iter(
-            [self.write(step["reply"], conversation) for step in conversation["steps"]]
-        )
+        self._replies = iter([self.write(step["reply"], conversation) for step in conversation["steps"]])
 
     def write(self, reply: Mapping[str, Any], spelling: Mapping[str, Any]) -> list[int]:
         """Return a reply in tokens: what the template shows for it, but for the conversation's own spelling."""
         answer = {"role": "assistant", "content": reply.get("text", ""), "reasoning_content": reply["thought"]}
         if calls := [{"type": "function", "function": call} for call in reply.get("calls", ())]:
             answer["tool_calls"] = calls
-        render, end = self.tokenizer.apply_chat_template, self.tokenizer.eos_token
-        before = render([USER], tokenize=False, add_generation_prompt=True)
-        text: str = render([USER, answer], tokenize=False).removeprefix(before).partition(end)[0]
+        before = self.render([USER], tokenize=False, add_generation_prompt=True)
+        shown: str = self.render([USER, answer], tokenize=False)
+        text = shown.removeprefix(before).partition(self.tokenizer.eos_token)[0]
         if spelling.get("compact_json"):
-            for shown in [json.dumps(call["function"]["arguments"], ensure_ascii=False) for call in calls]:
-                text = text.replace(shown, json.dumps(json.loads(shown), ensure_ascii=False, separators=(",", ":")))
+            for arguments in [json.dumps(call["function"]["arguments"], ensure_ascii=False) for call in calls]:
+                packed = json.dumps(json.loads(arguments), ensure_ascii=False, separators=(",", ":"))
+                text = text.replace(arguments, packed)
         ids = self._encode(text)
         if spelling.get("splits_a_word"):
             cuts = [i for i in range(len(text) // 2, len(text)) if text[i - 1 : i + 1].isalpha()]
             ids = next(cut for i in cuts if (cut := self._encode(text[:i]) + self._encode(text[i:])) != ids)
         return [*ids, self.tokenizer.eos_token_id]
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
+        """Apply the chat template. Raises HTTPBadRequest where it refuses."""
+        try:
+            return self.tokenizer.apply_chat_template(messages, return_dict=False, **options)
+        except Exception as error:  # templates raise what they like
+            raise web.HTTPBadRequest(text=f"the chat template refuses: {error}") from error
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -68,7 +76,7 @@ class Script:
         """Hold nothing that needs closing."""
 
 
-class ScriptedServer(server.Server):
+class ScriptedServer(Server):
     """Our engine's server, and vLLM's Chat Completions."""
 
     def __init__(self, script: Script):
@@ -83,44 +91,31 @@ class ScriptedServer(server.Server):
         return app
 
     async def begin(self, request: web.Request) -> web.Response:
-        try:
-            self._script.begin(await request.json())
-        except Exception as error:  # templates raise what they like
-            return refuse(error)
+        self._script.begin(await request.json())
         return web.json_response({})
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.json()
-        messages = [read_message(message) for message in body["messages"]]
-        render = self._script.tokenizer.apply_chat_template
-        try:
-            prompt = render(messages, tools=body.get("tools"), add_generation_prompt=True, return_dict=False)
-        except Exception as error:
-            return refuse(error)
+        messages = list(map(read_message, body["messages"]))
+        prompt = self._script.render(messages, tools=body.get("tools"), add_generation_prompt=True)
         completion = await self._script.generate(prompt, Sampling())
-        tools = [ToolSchema(t["function"]["name"], "", t["function"]["parameters"]) for t in body.get("tools") or ()]
-        reply = read_reply(self._script.tokenizer.decode(completion.token_ids[:-1]), self._format, tools)
-        written = [(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call in reply.calls]
+        reply = read_reply(self._script.tokenizer.decode(completion.token_ids[:-1]), self._format, TOOLS)
         name = f"chatcmpl-{len(prompt)}-{len(self._script.log)}"
-        message = {
-            "role": "assistant", "content": reply.text or None, "reasoning": reply.reasoning or None,
-            "tool_calls": [
-                {"id": f"call-{name}-{i}", "type": "function", "function": {"name": called, "arguments": arguments}}
-                for i, (called, arguments) in enumerate(written)
-            ],
-        }  # fmt: skip
-        choice = {
-            "index": 0, "message": message, "finish_reason": "tool_calls" if written else "stop",
-            "token_ids": completion.token_ids, "logprobs": vllm_wire.write_logprobs(completion),
-        }  # fmt: skip
-        return web.json_response({
-            "id": name, "object": "chat.completion", "created": 0, "model": "policy", "prompt_token_ids": prompt,
-            "choices": [choice], "usage": vllm_wire.write_usage(len(prompt), completion),
-        })  # fmt: skip
+        message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+        message["reasoning"] = reply.reasoning or None
+        message["tool_calls"] = [
+            {"id": f"call-{name}-{i}", "type": "function", "function": {"name": call.name, "arguments": write(call)}}
+            for i, call in enumerate(reply.calls)
+        ]
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if reply.calls else "stop"}
+        choice |= {"token_ids": completion.token_ids, "logprobs": vllm_wire.write_logprobs(completion)}
+        head = {"id": name, "object": "chat.completion", "created": 0, "model": "policy", "prompt_token_ids": prompt}
+        usage = vllm_wire.write_usage(len(prompt), completion)
+        return web.json_response({**head, "choices": [choice], "usage": usage})
 
 
-def refuse(error: Exception) -> web.Response:
-    return web.json_response({"error": {"message": f"the chat template refuses: {error}"}}, status=400)
+def write(call: ToolCall) -> str:
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
 
 
 def read_message(message: Mapping[str, Any]) -> dict[str, Any]:

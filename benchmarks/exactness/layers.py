@@ -1,9 +1,9 @@
 """Plays conversations through a capture layer, in its documented configuration and its own environment.
 
-    python layers.py LAYER ENGINE_URL MODEL_ID MODEL_FOLDER DISTRIBUTION
+    python -m benchmarks.exactness.layers LAYER ENGINE_URL MODEL_FOLDER
 
-Prints the version of the distribution, and then a line of JSON for each conversation: the layer's training rows, or
-why there are none. It imports nothing of ours but the client and, since slime's parsers need SGLang, our readers.
+Its last line is JSON: the layer's version, and of each conversation the training rows or why there are none. It imports
+nothing of ours but the client and, since slime's parsers need SGLang, our readers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def load_tokenizer(folder: str) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def tokentrue(engine: str, model: str, folder: str, history: str = "sampled") -> Capture:
+def tokentrue(engine: str, folder: str, history: str = "sampled") -> Capture:
     """Our gateway in front of vLLM's token wire."""
     command = [sys.executable, "-m", "scripts.tokentrue", "serve", "gateway", "--model", folder, "--port", "0"]
     command += ["--policy-url", f"vllm+{engine}", "--max-context", "65536", "--history", history]
@@ -73,7 +74,7 @@ def tokentrue(engine: str, model: str, folder: str, history: str = "sampled") ->
     return capture
 
 
-def openenv(engine: str, model: str, folder: str) -> Capture:
+def openenv(engine: str, folder: str) -> Capture:
     """OpenEnv's capture proxy in front of vLLM's Chat; its rows are those that it calls trainable."""
     from openenv.core.harness.capture.server import create_app
     from openenv.core.harness.capture.validate_llm import validate_llm
@@ -90,7 +91,7 @@ def openenv(engine: str, model: str, folder: str) -> Capture:
     return capture
 
 
-def verifiers(engine: str, model: str, folder: str, retention: Any = None) -> Capture:
+def verifiers(engine: str, folder: str, retention: Any = None) -> Capture:
     """The train client of verifiers over vLLM's token wire, with the renderer of the model; a branch is a row."""
     from renderers import configs
     from verifiers.v1.clients.train import TrainClient
@@ -103,15 +104,13 @@ def verifiers(engine: str, model: str, folder: str, retention: Any = None) -> Ca
 
     kept = {"thinking_retention": retention} if retention else {}
     renderer: Any = configs.DefaultRendererConfig(tool_parser="qwen3", **kept)  # reads Hermes' calls
-    if "Qwen3" in model:
+    if "Qwen3" in folder:
         renderer = configs.Qwen3RendererConfig(**kept)
-    elif "Llama-3" in model:
+    elif "Llama-3" in folder:
         renderer = configs.Llama3RendererConfig(**kept)
-    config = TrainClientConfig(
-        base_url=f"{engine}/v1", api_key_var="NO_KEY", renderer_model_name=folder, renderer=renderer
-    )
-    dialect, loop = ChatDialect(), asyncio.new_event_loop()
-    client = TrainClient(config)
+    names = {"base_url": f"{engine}/v1", "api_key_var": "NO_KEY", "renderer_model_name": folder}
+    client, dialect = TrainClient(TrainClientConfig(**names, renderer=renderer)), ChatDialect()
+    loop = asyncio.new_event_loop()
 
     def capture(name: str, play: Play) -> list[Row]:
         trace = Trace(task=TraceTask(type="Task", data=TaskData()), agent=AgentInfo(config={}))
@@ -131,7 +130,7 @@ def verifiers(engine: str, model: str, folder: str, retention: Any = None) -> Ca
     return capture
 
 
-def rllm(engine: str, model: str, folder: str) -> Capture:
+def rllm(engine: str, folder: str) -> Capture:
     """rLLM's model gateway in front of vLLM's Chat; a trace is a row."""
     from rllm_model_gateway import create_app
     from rllm_model_gateway.models import GatewayConfig, WorkerConfig
@@ -149,7 +148,7 @@ def rllm(engine: str, model: str, folder: str) -> Capture:
     return capture
 
 
-def agentlightning(engine: str, model: str, folder: str) -> Capture:
+def agentlightning(engine: str, folder: str) -> Capture:
     """Agent Lightning's proxy in front of vLLM's Chat, and the adapter that makes verl's rows of its triplets.
 
     The lengths and the level `trajectory` are those of its agentlightning/verl/config.yaml.
@@ -183,7 +182,7 @@ def agentlightning(engine: str, model: str, folder: str) -> Capture:
     return capture
 
 
-def trl(engine: str, model: str, folder: str, fork_threshold: int = 1024) -> Capture:
+def trl(engine: str, folder: str, fork_threshold: int = 1024) -> Capture:
     """TRL's reconciliation of the turns that vLLM's Chat gave; 1024 is the default of AsyncGRPOConfig."""
     from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
@@ -204,7 +203,7 @@ def trl(engine: str, model: str, folder: str, fork_threshold: int = 1024) -> Cap
     return capture
 
 
-def agentcore(engine: str, model: str, folder: str, history_mode: str = "tree") -> Capture:
+def agentcore(engine: str, folder: str, history_mode: str = "tree") -> Capture:
     """The rollout gateway of agentcore-rl-toolkit in front of vLLM's token wire."""
     from agentcore_rl_toolkit.rollout_gateway.gateway import RolloutGateway
     from agentcore_rl_toolkit.rollout_gateway.render import HfTemplateRenderer
@@ -225,7 +224,7 @@ def agentcore(engine: str, model: str, folder: str, history_mode: str = "tree") 
     return capture
 
 
-def slime(engine: str, model: str, folder: str) -> Capture:
+def slime(engine: str, folder: str) -> Capture:
     """slime's OpenAI adapter in front of SGLang's wire. Our readers take the place of SGLang's parsers."""
     from slime.agent.adapters import OpenAIAdapter, common
     from slime.agent.aiohttp_threaded import run_app_in_thread
@@ -249,14 +248,13 @@ def make_slime_parser(tokenizer: Any) -> Callable[..., Any]:
     """Make what takes the place of slime's parse_model_output: it reads an answer as our gateway does."""
     from slime.agent.parsing import ParsedModelOutput
 
+    from benchmarks.exactness.engine import TOOLS
     from core.text.call_formats import detect_format, read_reply
-    from core.text.tool_calls import ToolSchema
 
     call_format = detect_format(tokenizer)
 
-    def parse(raw_output: str, *, tools_schema: Any, **_: Any) -> Any:
-        tools = [ToolSchema(t["function"]["name"], "", t["function"]["parameters"]) for t in tools_schema or ()]
-        reply = read_reply(raw_output.removesuffix(tokenizer.eos_token), call_format, tools)
+    def parse(raw_output: str, **_: Any) -> Any:
+        reply = read_reply(raw_output.removesuffix(tokenizer.eos_token), call_format, TOOLS)
         calls = [{"name": call.name, "input": dict(call.arguments)} for call in reply.calls]
         return ParsedModelOutput(reply.reasoning, reply.text, calls)
 
@@ -280,19 +278,25 @@ LAYERS: dict[str, Callable[..., Capture]] = {
 """Maps a layer to its driver. A name with a dash is the layer before it with another documented setting."""
 
 
+DISTRIBUTIONS = {"agentcore": "agentcore-rl-toolkit", "rllm": "rllm-model-gateway"}
+"""Maps a layer to its package, where that has another name."""
+
+
 def main() -> None:
-    layer, engine, model, folder, distribution = sys.argv[1:]
-    version = importlib.metadata.version(distribution) if distribution else ""
-    capture = LAYERS[layer](engine, model, folder)
-    print(json.dumps({"name": "", "version": version}))
+    name, engine, folder = sys.argv[1:]
+    capture, played = LAYERS[name](engine, folder), []
     for conversation in INPUTS["conversations"]:
-        name = conversation["name"]
+        result: dict[str, Any] = {"name": conversation["name"]}
         try:
             request(f"{engine}/begin", conversation)
-            result: dict[str, Any] = {"rows": capture(name, partial(play, conversation))}
+            result["rows"] = capture(conversation["name"], partial(play, conversation))
         except Exception as error:  # other people's code raises what it likes
-            result = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps({"name": name, **result}), flush=True)
+            result["error"] = f"{type(error).__name__}: {error}"
+        played.append(result)
+    layer, version = name.partition("-")[0], ""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version(DISTRIBUTIONS.get(layer, layer))
+    print(f"\n{json.dumps({'version': version, 'conversations': played})}")
 
 
 if __name__ == "__main__":

@@ -13,37 +13,20 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.policy.base import PolicyError
-from core.serving import StrictBody
+from core.serving import SamplingBody, StrictBody
 from core.types import Completion, Fault, Sampling
 
 _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503}
 
 
-class SamplingParams(StrictBody):
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
+class SamplingParams(SamplingBody):
     max_new_tokens: int = 128
-    stop_token_ids: list[int] | None = None
-    stop: str | list[str] | None = None
     sampling_seed: int | None = None
-    frequency_penalty: float = 0.0
-    # These three change only the text; the first alone has an effect here.
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
+    """Changes only the text, and has no effect here."""
 
     def to_sampling(self) -> Sampling:
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            max_new_tokens=self.max_new_tokens,
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            seed=self.sampling_seed,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
-            frequency_penalty=self.frequency_penalty,
-        )
+        return self.make_sampling(self.max_new_tokens, self.sampling_seed)
 
 
 class GenerateBody(StrictBody):

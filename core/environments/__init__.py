@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from core.options import open_later
 
 if TYPE_CHECKING:
-    from core.environments.base import AgentEnvironment, find_files, find_index
+    from core.environments.base import AgentEnvironment
     from core.environments.sections import AnyEnvironment
     from core.environments.tool_loop import AgentTool, run_tool_loop
 
-__all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "find_files", "find_index", "run_tool_loop"]
+__all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "run_tool_loop"]
 __getattr__ = open_later(__name__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,10 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, PrivateAttr
 
-from core.environments.base import AgentEnvironment, find_files
+from core.environments.base import AgentEnvironment, check_record
 from core.environments.sections import McpEntry, McpServer
-from core.environments.tool_loop import AgentTool, run_tool_loop
-from core.gateway import Endpoint, Outcome
+from core.environments.tool_loop import AgentTool, LimitReached, run_tool_loop
+from core.gateway import Endpoint, Outcome, find_program
 from core.options import RecipeError
 from core.rollout.method import RolloutError
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
@@ -46,7 +45,7 @@ async def open_servers(
     from mcp import Client, StdioServerParameters, stdio_client
 
     name, state, tools = "", "is not ready", dict[str, AgentTool]()
-    thrown: Exception | None = None
+    thrown: Exception | None = None  # by our caller; the client would make a group of it
     with tempfile.TemporaryDirectory(prefix="mcp-") as folder, tempfile.TemporaryFile("w+") as log:
         for path, text in files.items():
             Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
@@ -56,10 +55,9 @@ async def open_servers(
                 for name, server in servers.items():
                     opens: Any = server.url
                     if server.command:
-                        words = [str(Path(word).resolve()) if Path(word).is_file() else word for word in server.command]
-                        words[0] = sys.executable if words[0] == "python" else words[0]
-                        rest = [word.replace("{folder}", folder) for word in words[1:]]
-                        opens = stdio_client(StdioServerParameters(command=words[0], args=rest, cwd=folder), errlog=log)
+                        program, *words = find_program(server.command)
+                        words = [word.replace("{folder}", folder) for word in words]
+                        opens = stdio_client(StdioServerParameters(command=program, args=words, cwd=folder), errlog=log)
                     async with asyncio.timeout(server.reply_s):
                         client = await stack.enter_async_context(Client(opens, read_timeout_seconds=server.reply_s))
                         listed = await client.list_tools()
@@ -78,23 +76,22 @@ async def open_servers(
                     yield Path(folder), [*tools.values()]
                 except Exception as error:
                     thrown = error
-                    raise
         except Exception as error:
             cause: BaseException = error
-            while isinstance(cause, BaseExceptionGroup):  # the client makes groups of errors, those of our caller too
+            while isinstance(cause, BaseExceptionGroup):
                 cause = cause.exceptions[0]
-            if cause is thrown:
-                raise cause from None
             log.seek(0)
             said = f"{type(cause).__name__}: {cause} {log.read()[-500:]}".strip()
-            raise RolloutError("environment", f"the MCP server {name} {state}: {said}") from error
+            thrown = thrown or RolloutError("environment", f"the MCP server {name} {state}: {said}")
+        if thrown is not None:
+            raise thrown
 
 
 async def call_tool(client: Any, server: str, folder: str, tool: str, /, **arguments: Any) -> str:
     """Return what a tool says; where it failed or took too long, that begins with FAILED.
 
     Raises:
-        RolloutError: the server has ended (`environment`).
+        RolloutError: the server has ended, cannot be reached, or breaks its protocol (`environment`).
     """
     from mcp_types import CONNECTION_CLOSED
 
@@ -103,8 +100,10 @@ async def call_tool(client: Any, server: str, folder: str, tool: str, /, **argum
         parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
         said = (FAILED if result.is_error else "") + "\n".join(parts)
     except Exception as error:
-        if getattr(error, "code", CONNECTION_CLOSED) == CONNECTION_CLOSED:  # errors of HTTP have no code
-            raise RolloutError("environment", f"the MCP server {server} ended during {tool}: {error}") from error
+        code = getattr(error, "code", None)  # errors of HTTP, and of a result against its schema, have none
+        if code in (None, CONNECTION_CLOSED):
+            what = "ended during" if code else f"failed with {type(error).__name__} at"
+            raise RolloutError("environment", f"the MCP server {server} {what} {tool}: {error}") from error
         said = f"{FAILED}{error}"
     # Where the folder lies is chance: a run repeats only if the policy does not see it.
     return said.replace(f"{folder}/", "").replace(folder, ".")
@@ -131,17 +130,13 @@ class McpEnvironment(AgentEnvironment):
     def __init__(self, entry: McpEntry):
         self.entry = entry
 
-    async def read_task(self, index: int) -> tuple[str, None]:
-        raise RolloutError("bad_task", "MCP servers have tools and no tasks; write records of your own")
-
     async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
+        check_record(self.entry, task)
         answer, truncated = "", False
-        async with open_servers(self.entry.servers, find_files(task)) as (folder, tools):
+        async with open_servers(self.entry.servers, task.metadata.get("files") or {}) as (folder, tools):
             try:
                 answer = await run_tool_loop(endpoint, task.messages, tools, self.entry.system)
-            except RuntimeError as error:  # the gateway refused a request
-                if isinstance(error, RolloutError) or endpoint.session is None or not endpoint.session.reached_limit:
-                    raise
+            except LimitReached:
                 truncated = True
             left = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
             files = {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in left}

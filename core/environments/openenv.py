@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from pydantic import BaseModel, FiniteFloat, TypeAdapter
 
-from core.environments.base import AgentEnvironment, bad_task, find_index
+from core.environments.base import AgentEnvironment, bad_task, check_record
 from core.environments.sections import INDEX, OpenEnvEntry
-from core.environments.tool_loop import AgentTool, run_tool_loop
+from core.environments.tool_loop import AgentTool, LimitReached, run_tool_loop
 from core.gateway import Endpoint, Outcome
 from core.policy.server_process import ServerError, find_free_port, run_server
 from core.rollout.method import RolloutError
@@ -72,19 +73,17 @@ class OpenEnvEnvironment(AgentEnvironment):
             return first.shown, first.key if first.shown == again.shown else None
 
     async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
-        assert endpoint.session is not None
-        async with self._reset(find_index(task)) as episode:
+        check_record(self.entry, task)
+        async with self._reset(task.metadata["index"]) as episode:
             if task.metadata.get("key") not in (None, episode.key):
-                raise bad_task(task.task_id, f"{self.key} begins it with another observation than metadata.key says")
+                raise bad_task(task.task_id, "metadata.key", f"is not that of {self.key}'s first observation")
             truncated = False
             try:
                 tools, follow = (await episode.list_tools(), None) if self.entry.action is None else ([], episode.act)
                 episode.answer = await run_tool_loop(endpoint, task.messages, tools, self.entry.system, follow)
             except EpisodeDone:
                 pass
-            except RuntimeError as error:
-                if isinstance(error, RolloutError) or not endpoint.session.reached_limit:
-                    raise
+            except LimitReached:
                 truncated = True
             return Outcome(episode.answer, episode.reward, truncated=truncated)
 
@@ -93,6 +92,31 @@ class OpenEnvEnvironment(AgentEnvironment):
             await asyncio.gather(self._url, return_exceptions=True)  # it may be starting
         await asyncio.to_thread(self._started.close)
         self._url = None
+
+
+class Told(BaseModel):
+    """What a message of a server holds: an observation and what it earned, or an error."""
+
+    observation: dict[str, Any] | None = None
+    reward: FiniteFloat | None = None
+    done: bool | None = False
+    code: str | None = None
+    message: str = ""
+    errors: list[dict[str, Any]] = []
+
+
+class Message(BaseModel):
+    """A message of a server."""
+
+    data: Told
+
+
+class ListedTool(BaseModel):
+    """A tool as a server lists it."""
+
+    name: str
+    description: str | None = ""
+    input_schema: dict[str, Any]
 
 
 class EpisodeDone(Exception):
@@ -121,21 +145,20 @@ class OpenEnvEpisode:
         """
         try:
             await self.socket.send_json({"type": kind, "data": data})
-            reply = await self.socket.receive_json(timeout=self.entry.reply_s)
-            told = reply["data"]
-        except (TypeError, ValueError, KeyError, TimeoutError, aiohttp.ClientError) as error:
+            told = Message.model_validate_json(await self.socket.receive_str(timeout=self.entry.reply_s)).data
+        except (TypeError, ValueError, TimeoutError, aiohttp.ClientError) as error:
             what = f"gave no answer in {self.entry.reply_s:g} s" if isinstance(error, TimeoutError) else "closed"
-            what = "gave no message of OpenEnv" if isinstance(error, ValueError | KeyError) else what
+            what = f"gave no message of OpenEnv ({error})" if isinstance(error, ValueError) else what
             raise RolloutError("environment", f"the environment's server {what} at {kind} {data}"[:500]) from error
-        if reply["type"] == "error":
-            if kind == "step" and told.get("code") == "VALIDATION_ERROR":
-                return {"error": [one.get("msg") for one in told.get("errors", ())] or told["message"]}
-            raise RolloutError("environment", f"the environment refused {kind}: {told.get('code')}: {told['message']}")
+        if kind == "step" and told.code == "VALIDATION_ERROR":
+            return {"error": [one.get("msg") for one in told.errors] or told.message}
+        if told.observation is None:
+            raise RolloutError("environment", f"the environment refused {kind}: {told.code}: {told.message}")
         if kind == "step" and data.get("type") != "list_tools":
-            self.reward += float(told.get("reward") or 0.0)
-            if told.get("done"):
+            self.reward += told.reward or 0.0
+            if told.done:
                 raise EpisodeDone
-        return dict(told["observation"])
+        return told.observation
 
     def show(self, observation: Mapping[str, Any]) -> str:
         """Return what the policy sees of an observation."""
@@ -154,11 +177,14 @@ class OpenEnvEpisode:
     async def list_tools(self) -> list[AgentTool]:
         """Return the environment's tools."""
         listed = await self.send("step", {"type": "list_tools"})
-        if "tools" not in listed:
-            raise RolloutError("environment", "the environment has no tools; name a field of its actions as `action`")
+        try:
+            tools = TypeAdapter(list[ListedTool]).validate_python(listed.get("tools"))
+        except ValueError as error:
+            fix = "name a field of its actions as `action`"
+            raise RolloutError("environment", f"the environment lists no tools; {fix} ({error})"[:500]) from error
         return [
-            AgentTool(ToolSchema(one["name"], one["description"], one["input_schema"]), partial(self.call, one["name"]))
-            for one in listed["tools"]
+            AgentTool(ToolSchema(one.name, one.description or "", one.input_schema), partial(self.call, one.name))
+            for one in tools
         ]
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
@@ -166,4 +192,6 @@ class OpenEnvEpisode:
         told = await self.send("step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
         result = told.get("error") or told.get("result")
         parts = result.get("content") if isinstance(result, dict) else None
-        return "\n".join(part.get("text", "") for part in parts) if parts else json.dumps(result, ensure_ascii=False)
+        if not isinstance(parts, list) or not parts:
+            return json.dumps(result, ensure_ascii=False)
+        return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))

@@ -6,17 +6,33 @@ A recipe is read without what plays them: the module of a standard is imported w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from core.options import RecipeError, Section
+from core.types import Task
 
 if TYPE_CHECKING:
     from core.environments.base import AgentEnvironment
 
+REWRITE = "write the tasks again with `tokentrue data environment --preset FILE --out FILE --tasks 256`"
 INDEX = "{index}"
 """Stands in `reset` for the index of the task."""
+
+
+class EnvironmentEntry(Section):
+    """Names an environment in a recipe."""
+
+    has_tasks: ClassVar[bool] = True
+    """Says whether it brings tasks and a reward. Else both are the recipe's."""
+
+    def find_fault(self, task: Task) -> tuple[str, str, str] | None:
+        """Return what is wrong with a record for it, as (field, problem, fix), or None."""
+        index = task.metadata.get("index")
+        if isinstance(index, int) and not isinstance(index, bool) and index >= 0:
+            return None
+        return "metadata.index", f"is {index!r}, and names no task of the environment", REWRITE
 
 
 class ServerSection(Section):
@@ -46,7 +62,7 @@ class McpServer(ServerSection):
     """Limits the seconds until the server is ready, and those of one call."""
 
 
-class VerifiersEntry(Section):
+class VerifiersEntry(EnvironmentEntry):
     """Names a taskset of verifiers and the harness that plays it."""
 
     kind: Literal["verifiers"]
@@ -70,7 +86,7 @@ class VerifiersEntry(Section):
             raise RecipeError(f"{key}: {error}{fix}") from error
 
 
-class OpenEnvEntry(ServerSection):
+class OpenEnvEntry(EnvironmentEntry, ServerSection):
     """Names an OpenEnv server, and says how a reply of the policy becomes an action."""
 
     kind: Literal["openenv"]
@@ -98,13 +114,14 @@ class OpenEnvEntry(ServerSection):
         return OpenEnvEnvironment(self, key)
 
 
-class McpEntry(Section):
+class McpEntry(EnvironmentEntry):
     """Lends the tools of MCP servers to our plain agent, whose answer the agent's `reward` looks at.
 
     `metadata.files` of a record, as path -> text, lie in the folder of its rollout. In the task that `reward` gets, it
     is what lies there in the end.
     """
 
+    has_tasks: ClassVar[bool] = False
     kind: Literal["mcp"]
     servers: Mapping[str, McpServer] = Field(min_length=1)
     system: str = ""
@@ -116,6 +133,12 @@ class McpEntry(Section):
 
         read_schemas(key, self.servers)
         return McpEnvironment(self)
+
+    def find_fault(self, task: Task) -> tuple[str, str, str] | None:
+        from core.sandbox.workspace import find_bad_path
+
+        fault = find_bad_path(task.metadata.get("files") or {})
+        return fault and ("metadata.files", *fault)
 
 
 AnyEnvironment = Annotated[VerifiersEntry | OpenEnvEntry | McpEntry, Field(discriminator="kind")]

@@ -16,6 +16,10 @@ from core.gateway import Endpoint
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 
 
+class LimitReached(RuntimeError):
+    """Says that the session has had all that it may have: turns, calls or context."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentTool:
     """Holds a function that the model may call, with its description."""
@@ -36,7 +40,8 @@ async def run_tool_loop(
     With `follow` it goes on: that maps such an answer to the next message of the user, or raises to end it.
 
     Raises:
-        RuntimeError: a request was refused; the message holds the reason.
+        LimitReached: the session has had all that it may have.
+        RuntimeError: a request was refused for another reason, which the message holds.
     """
     messages: list[dict[str, Any]] = [dict(message) for message in conversation]
     if system and messages[0]["role"] == "system":
@@ -52,7 +57,9 @@ async def run_tool_loop(
             async with http.post(f"{endpoint.openai_url}/chat/completions", json=body) as response:
                 reply = await response.json()
                 if response.status != 200:
-                    raise RuntimeError(f"status {response.status}: {reply['error']['message']}")
+                    at_limit = endpoint.session is not None and endpoint.session.reached_limit
+                    refused = LimitReached if at_limit else RuntimeError
+                    raise refused(f"status {response.status}: {reply['error']['message']}")
             message = reply["choices"][0]["message"]
             messages.append(message)
             if not message.get("tool_calls"):

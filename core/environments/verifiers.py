@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
-from core.environments.base import AgentEnvironment, bad_task, find_index
+from core.environments.base import AgentEnvironment, bad_task, check_record
 from core.environments.sections import VerifiersEntry
 from core.gateway import Endpoint, Outcome
 from core.rollout.method import RolloutError
@@ -23,6 +23,7 @@ class VerifiersEnvironment(AgentEnvironment):
         import verifiers.v1 as vf
         from verifiers.v1.configs.agent import agent_config_fields
 
+        self.entry = entry
         self.name = str(entry.taskset.get("id"))
         [seat, *others] = agent_config_fields(vf.resolve_env_config({"taskset": dict(entry.taskset)}))
         if others:
@@ -46,7 +47,8 @@ class VerifiersEnvironment(AgentEnvironment):
             try:
                 self._tasks.append(next(self._stream))
             except StopIteration:
-                raise bad_task(task_id, f"{self.name} has {len(self._tasks)} tasks, and none is {index}") from None
+                problem = f"is {index}, and {self.name} has {len(self._tasks)} tasks"
+                raise bad_task(task_id, "metadata.index", problem) from None
         return self._tasks[index]
 
     async def read_task(self, index: int) -> tuple[str, str]:
@@ -56,10 +58,11 @@ class VerifiersEnvironment(AgentEnvironment):
     async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
         from verifiers.v1 import EvalClientConfig, ModelContext, SamplingConfig
 
-        index = find_index(task)
+        check_record(self.entry, task)
+        index = task.metadata["index"]
         theirs = self._read(task.task_id, index)
         if (task.question, task.metadata.get("key")) != await self.read_task(index):
-            raise bad_task(task.task_id, f"its question or metadata.key are not those of task {index} of {self.name}")
+            raise bad_task(task.task_id, "question", f"or metadata.key are not those of task {index} of {self.name}")
         if self._serving is None:  # the tool servers that all tasks share
             self._serving = asyncio.create_task(self._served.enter_async_context(self._environment.serving()))
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from core.options import open_later
 
 if TYPE_CHECKING:
-    from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome, RunAgent
+    from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome, RunAgent, find_program
     from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
     from core.gateway.history import Answer
     from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
@@ -35,6 +35,7 @@ __all__ = [
     "SessionSettings",
     "WireCall",
     "WireMessage",
+    "find_program",
     "langchain_model",
     "list_other_roles",
     "serve_gateway",

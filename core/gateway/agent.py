@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 import tempfile
 import unicodedata
 import uuid
@@ -21,6 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.gateway.settings import SessionSettings, list_other_roles
@@ -197,6 +199,12 @@ def find_unsent(task: Task, turns: Sequence[Turn], tokenizer: Tokenizer) -> str 
         if not any(plain(message["content"]) in prompt for prompt in prompts):
             return f"no prompt with message {number} ({message['role']}) of its record"
     return None
+
+
+def find_program(words: Sequence[str]) -> list[str]:
+    """Return the words of a program as any folder can start it: files by their whole path, `python` as our own."""
+    program, *rest = (str(Path(word).resolve()) if Path(word).is_file() else word for word in words)
+    return [sys.executable if program == "python" else program, *rest]
 
 
 @dataclass(frozen=True, slots=True)

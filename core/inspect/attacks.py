@@ -39,12 +39,17 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Holds a task, one of its right answers, wrong ones, and the form in which a reply gives an answer."""
+    """Holds a task, one of its right answers, wrong ones, and the form in which a reply gives an answer.
+
+    `low` and `high` are the rewards of a wrong and of the right answer in this form.
+    """
 
     task: Task
     gold: str
     wrong: Sequence[str]
     form: str = "{}"
+    low: float = 0.0
+    high: float = 0.0
 
     def put(self, answer: str) -> str:
         """Return a reply that gives `answer`."""
@@ -165,15 +170,7 @@ def change(case: Case) -> Iterable[str]:
     gold, number = case.gold, case.number
     if number is None:
         return [f"{gold[:-1]}{'q' if gold[-1:] != 'q' else 'x'}", f"{gold}{gold[-1:]}", f"un{gold}"]
-    near = [
-        number - 1,
-        number + 1,
-        -number,
-        number * 10,
-        number * 4,
-        number + Fraction(2, 5),
-        number * Fraction(21, 20),
-    ]
+    near = [number - 1, number + 1, number + Fraction(2, 5), *(number * f for f in (-1, 10, 4, Fraction(21, 20)))]
     texts = [f"{Decimal(each.numerator) / each.denominator:.12g}" for each in near]
     return [*texts, "0", f"1{gold}", f"{gold}1", f"{gold}%", f"{gold} million"]
 

@@ -18,7 +18,7 @@ from core.data.files import write_jsonl
 from core.data.sets import sha256
 from core.data.tasks import iter_tasks
 from core.engine import weights
-from core.inspect.replay import SUMS, TASKS, Replay, choose_seed, find_last_step
+from core.inspect.replay import SUMS, TASKS, Replay, find_last_step
 from core.inspect.rescore import ReplayError
 from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
@@ -102,7 +102,7 @@ def _copy_rollouts(source: Path, target: Path, steps: range) -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     folder = RunFolder(options.run_dir)
-    seed = choose_seed(folder, options.seed)
+    seed = folder.choose_seed(options.seed)
     step = options.step or find_last_step(folder, seed)
     names = write_bundle(folder, seed, step, options.out)
     size = sum((options.out / name).stat().st_size for name in names)

@@ -25,7 +25,7 @@ from typing import Any
 from core.inspect.dumps import read_dump
 from core.inspect.foreign import write_atif, write_training_trace
 from core.options import show_errors
-from core.runs.files import append_batch, write_text
+from core.runs.files import append_batch, write_lines
 from core.runs.record import RecordedRollout
 from core.runs.run_folder import RunFolder
 
@@ -38,11 +38,8 @@ FORMATS: dict[str, Callable[[RecordedRollout, dict[int, Any]], dict[str, Any]]] 
 def write_foreign(rollouts: Iterable[RecordedRollout], form: str, out: Path) -> int:
     """Write rollouts to a file in a form of FORMATS, one a line, and return how many."""
     known: set[int] = set()
-    lines = []
-    for rollout in rollouts:
-        pieces = _take_pieces(rollout, known)
-        lines.append(json.dumps(FORMATS[form](rollout, pieces)) + "\n")
-    write_text(out, "".join(lines))
+    lines = [json.dumps(FORMATS[form](rollout, _take_pieces(rollout, known))) + "\n" for rollout in rollouts]
+    write_lines(out, lines)
     return len(lines)
 
 
@@ -77,9 +74,7 @@ def find_record(path: Path, seed: int | None) -> Path:
     if path.is_file() or (path := path / "rollouts.jsonl.gz").is_file():
         return path
     folder = RunFolder(path.parent)
-    if (seed is None and len(folder.seeds) != 1) or (seed is not None and seed not in folder.seeds):
-        raise ValueError(f"{folder.path} has the seeds {', '.join(map(str, folder.seeds))}; name one by --seed")
-    return folder.rollouts_path(folder.seeds[0] if seed is None else seed)
+    return folder.rollouts_path(folder.choose_seed(seed))
 
 
 @show_errors(OSError, ValueError, status=2)

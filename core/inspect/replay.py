@@ -218,13 +218,6 @@ def _ids(turn: Turn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return turn.prompt_ids, turn.completion.token_ids
 
 
-def choose_seed(folder: RunFolder, seed: int | None) -> int:
-    """Return the seed that is asked for, or the only one. Raises ReplayError when there is a choice to make."""
-    if seed in folder.seeds or (seed is None and len(folder.seeds) == 1):
-        return folder.seeds[0] if seed is None else seed
-    raise ReplayError(f"{folder.path} has the seeds {folder.seeds}; choose one with --seed")
-
-
 def find_last_step(folder: RunFolder, seed: int) -> int:
     """Return the last step that was trained. Raises ReplayError if none was."""
     steps = [record["step"] for record in folder.read_metrics(seed) if record["stage"] == "train"]
@@ -238,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     folder = RunFolder(options.run_dir)
     check_sums(folder.path)
-    seed = choose_seed(folder, options.seed)
+    seed = folder.choose_seed(options.seed)
     last = options.step or find_last_step(folder, seed)
     spec = method_spec(folder.config["method"])
     recipe = spec.load(str(folder.path / "config.yaml"), options.what_if)

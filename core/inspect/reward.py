@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from core.data import read_tasks
 from core.hub import resolve
@@ -46,6 +46,8 @@ from core.types import Sampling, Task
 
 Score = Callable[[Task, str], Coroutine[Any, Any, float]]
 """Returns the reward of a reply to a task; raises RolloutError where there is none."""
+Judge = Callable[[float], str]
+"""Returns the verdict on a reward."""
 SHARE = 0.05
 """Counts as nothing: this share of the difference between a right and a wrong answer."""
 REPEATS = 3
@@ -89,22 +91,12 @@ class Finding:
 
     def add(self, verdict: str, reward: float | None, task: Task, reply: str, problem: str = "") -> None:
         """Count a reply, and keep the worst."""
-        if verdict == CUT:
-            return
         self.tried += 1
         worse = RANKS.index(verdict) > RANKS.index(self.verdict)
         if worse or (verdict == self.verdict and reward is not None and reward > (self.reward or -math.inf)):
             self.verdict, self.reward = verdict, reward
             shown = f"{reply[:80]!r}{'...' * (len(reply) > 80)}"
             self.example = f"task {task.task_id}, reply {shown}{problem and f': {problem}'}"
-
-
-class Aim(NamedTuple):
-    """Holds a case with the rewards of a wrong and of a right answer."""
-
-    case: Case
-    low: float = 0.0
-    high: float = 0.0
 
 
 class Audit:
@@ -139,79 +131,83 @@ class Audit:
             return None, "SLOW", f"it took {self.timeout_s:g} s and more"
         return reward, verdict, problem
 
+    def try_reply(self, name: str, task: Task, reply: str, judge: Judge = lambda reward: "ok") -> float | None:
+        """Return the reward of a reply, and add what `judge` says of it to a finding."""
+        reward, verdict, problem = self.call(task, reply)
+        if verdict != CUT:
+            self.findings[name].add(verdict if reward is None else judge(reward), reward, task, reply, problem)
+        return reward
+
     def run(self, tasks: Sequence[Task], must_read: bool) -> list[Finding]:
         """Return a finding for each attack. `must_read`: a task whose right answer does not pay is a fault."""
-        right, read = self.findings["right-answer"], list[Aim]()
+        right, cases = self.findings["right-answer"], list[Case]()
         for task in tasks:
-            aims = self.find_aims(task, tasks)
+            paying = self.find_forms(task, find_wrong(task, tasks))
             if right.verdict == "SLOW":
                 return [right]
-            if not aims and task.answers and must_read:
+            if not paying and task.answers and must_read:
                 right.add("HOLE", None, task, task.answers[0])
-            read += aims or ([Aim(Case(task, "", find_wrong(task, tasks)))] if must_read else [])
-        if not read:
+            cases += paying or ([Case(task, "", find_wrong(task, tasks))] if must_read else [])
+        if not cases:
             right.add("HOLE", None, tasks[0], tasks[0].answers[0])
-            read.append(Aim(Case(tasks[0], "", WORDS)))
-        for aim in read:
-            self.check_steady(aim)
-        for aim, attack in product(read, ATTACKS):
-            if aim.case.gold or not attack.near:
-                self.attack(attack, aim)
-        for aim in read:  # again, after all that it has seen
-            self.check_steady(aim)
+            cases.append(Case(tasks[0], "", WORDS))
+        for case in cases:
+            self.check_steady(case)
+        for case, attack in product(cases, ATTACKS):
+            if case.gold or not attack.near:
+                self.attack(attack, case)
+        for case in cases:  # again, after all that it has seen
+            self.check_steady(case)
         return list(self.findings.values())
 
-    def find_aims(self, task: Task, tasks: Sequence[Task]) -> list[Aim]:
+    def find_forms(self, task: Task, others: Sequence[str]) -> list[Case]:
         """Return the forms in which the right answer pays most; none if it pays in no form."""
-        right, wrong, aims = self.findings["right-answer"], self.findings["wrong-answer"], list[Aim]()
-        others = find_wrong(task, tasks)
+        right, cases = self.findings["right-answer"], list[Case]()
         turned = [task, replace(task, answers=task.answers[::-1])][: len(task.answers)]  # no order may matter
-        for form in self.forms:
-            case = Case(task, (*task.answers, "")[0], others, form)
-            lows = [reward for other in others if (reward := self.call(task, case.put(other))[0]) is not None]
-            highs = []
-            for each, gold in product(turned, task.answers):
-                reward, verdict, problem = self.call(each, case.put(gold))
-                right.add(verdict, reward, task, case.put(gold), problem)
-                highs += [] if reward is None else [reward]
-                if verdict == "SLOW":
-                    return []
-            if highs:
-                aims.append(Aim(case, max(lows, default=0.0), max(highs)))
-                if min(highs) < max(highs) and min(highs) <= aims[-1].low:
-                    right.add("HOLE", min(highs), task, case.put(task.answers[-1]), "another accepted answer pays")
-        best = max((aim.high for aim in aims if aim.high > aim.low), default=0.0)
-        if aims and (worst := max(aims, key=lambda aim: aim.low)).low >= max(best, 1e-6):
-            wrong.add("HOLE", worst.low, task, worst.case.put(others[0]))
-        aims = [aim for aim in aims if aim.high > aim.low and aim.high == best][:MOST_FORMS]
-        for aim in aims:
-            wrong.add("ok", aim.low, task, others[0])
-        return aims
+        for form in self.forms if task.answers else ():
+            case = Case(task, task.answers[0], others, form)
+            lows = [self.call(task, case.put(other))[0] for other in others]
+            highs = [
+                self.try_reply("right-answer", each, case.put(gold)) for each, gold in product(turned, task.answers)
+            ]
+            if right.verdict == "SLOW":
+                return []
+            low, paid = max((x for x in lows if x is not None), default=0.0), [x for x in highs if x is not None]
+            if paid:
+                cases.append(replace(case, low=low, high=max(paid)))
+                if min(paid) < max(paid) and min(paid) <= low:
+                    right.add("HOLE", min(paid), task, case.put(task.answers[-1]), "another accepted answer pays")
+        best = max((case.high for case in cases if case.high > case.low), default=0.0)
+        if cases and (worst := max(cases, key=lambda case: case.low)).low >= max(best, 1e-6):
+            self.findings["wrong-answer"].add("HOLE", worst.low, task, worst.put(others[0]))
+        cases = [case for case in cases if case.high > case.low and case.high == best][:MOST_FORMS]
+        for case in cases:
+            self.findings["wrong-answer"].add("ok", case.low, task, others[0])
+        return cases
 
-    def attack(self, attack: Attack, aim: Aim) -> None:
+    def attack(self, attack: Attack, case: Case) -> None:
         """Try the replies of an attack, until one takes too long."""
-        (case, low, high), finding = aim, self.findings[attack.name]
-        least = max(SHARE * (high - low), 1e-6)
-        limit = (low + high) / 2 if attack.near else low + least
+        least = case.low + max(SHARE * (case.high - case.low), 1e-6)
+        limit = (case.low + case.high) / 2 if attack.near else least
+
+        def judge(reward: float) -> str:
+            if reward <= least:
+                return "ok"
+            return "partial" if reward <= limit else "same" if attack.is_same else "HOLE"
+
         for answer in attack.write(case):
             if case.gold and not (attack.is_given or attack.is_same) and is_accepted(answer, case.task.answers):
                 continue  # it is right
-            reply = answer if attack.is_given else case.put(answer)
-            reward, verdict, problem = self.call(case.task, reply)
-            if reward is not None and reward > low + least:
-                verdict = "partial" if reward <= limit else "same" if attack.is_same else "HOLE"
-            finding.add(verdict, reward, case.task, reply, problem)
-            if finding.verdict == "SLOW":
+            self.try_reply(attack.name, case.task, answer if attack.is_given else case.put(answer), judge)
+            if self.findings[attack.name].verdict == "SLOW":
                 return
 
-    def check_steady(self, aim: Aim) -> None:
+    def check_steady(self, case: Case) -> None:
         """Ask for the rewards of a right and of a wrong answer again."""
-        case = aim.case
-        for answer in (case.gold, case.wrong[0]) * REPEATS if case.gold else ():
-            reward, verdict, problem = self.call(case.task, case.put(answer))
-            if reward is not None and (reward != aim.high if answer == case.gold else reward > aim.low):
-                verdict = "HOLE"
-            self.findings["steady"].add(verdict, reward, case.task, case.put(answer), problem)
+        for _ in range(REPEATS if case.gold else 0):
+            right, wrong = case.put(case.gold), case.put(case.wrong[0])
+            self.try_reply("steady", case.task, right, lambda reward: "ok" if reward == case.high else "HOLE")
+            self.try_reply("steady", case.task, wrong, lambda reward: "ok" if reward <= case.low else "HOLE")
 
 
 def _raise_timeout(*_: object) -> None:

@@ -239,6 +239,12 @@ class RunFolder:
         names = (entry.name.removeprefix("seed-") for entry in self.path.glob("seed-*") if entry.is_dir())
         return sorted(int(name) for name in names if name.isdecimal())
 
+    def choose_seed(self, seed: int | None) -> int:
+        """Return the seed that is asked for, or the only one. Raises RunFolderError when there is a choice to make."""
+        if seed in self.seeds or (seed is None and len(self.seeds) == 1):
+            return self.seeds[0] if seed is None else seed
+        raise RunFolderError(f"{self.path} has the seeds {self.seeds}; choose one with --seed")
+
     def seed_path(self, seed: int) -> Path:
         return self.path / f"seed-{seed}"
 

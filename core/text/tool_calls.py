@@ -228,14 +228,15 @@ def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | Non
     if schema is None:
         known = ", ".join(schema.name for schema in schemas)
         return CallError("unknown_tool", f"there is no tool {call.name[:50]!r}; the tools are {known}")
-    parameters = schema.parameters
-    for name in parameters.get("required") or ():
-        if name not in call.arguments:
+    parameters, required = schema.parameters, schema.parameters.get("required")
+    for name in required if isinstance(required, list) else ():  # a schema from elsewhere may be none
+        if isinstance(name, str) and name not in call.arguments:
             return CallError("missing_argument", f"{call.name} needs the argument {name}")
     for name, value in call.arguments.items():
         argument = find_argument(name, parameters, parameters)
         if argument is None:
-            known = ", ".join(parameters.get("properties") or ()) or "none"
+            properties = parameters.get("properties")
+            known = ", ".join(properties if isinstance(properties, dict) else ()) or "none"
             return CallError("unknown_argument", f"{call.name} has no argument {name[:50]!r}; it has {known}")
         if fits(value, argument, parameters):
             continue

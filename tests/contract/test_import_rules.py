@@ -32,7 +32,7 @@ inspect      -> config data engine hub options policy report rewards rollout run
 train        -> algorithms config data engine hub options policy rollout runs seeds text training_options types worlds
 worlds       -> config data options rollout runs text types
 engine       -> http_client hub options policy serving text types vllm_wire
-environments -> gateway options policy rollout text tools types
+environments -> gateway options policy rollout sandbox text tools types
 gateway      -> options policy rollout seeds serving text types vllm_wire
 sandbox      -> options
 tools        -> options retrieval sandbox text
@@ -47,7 +47,7 @@ http_client  -> types
 algorithms   -> options types
 data         -> rewards types
 vllm_wire    -> serving types
-serving      -> options
+serving      -> options types
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.

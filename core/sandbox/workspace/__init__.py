@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from core.sandbox.workspace.docker import DockerWorkspace
     from core.sandbox.workspace.isolated import IsolatedWorkspace, choose_backend
+    from core.sandbox.workspace.paths import find_bad_path
 
 __all__ = [
     "GIT",
@@ -33,5 +34,6 @@ __all__ = [
     "WorkspaceUnavailable",
     "check_paths",
     "choose_backend",
+    "find_bad_path",
 ]
 __getattr__ = open_later(__name__)

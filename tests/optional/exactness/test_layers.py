@@ -22,7 +22,7 @@ def measure(layer: str, folder: Path) -> dict[str, dict[str, Any]]:
     """Return what the command finds of each conversation."""
     make_thinking_tokenizer().save_pretrained(folder / "model")
     out = folder / "results.json"
-    words = ["--model", f"tiny={folder / 'model'}", "--layers", layer, "--output", str(out)]
+    words = ["--model", str(folder / "model"), "--layers", layer, "--output", str(out)]
     assert command.main([*words, "--environments", str(ENVIRONMENTS)]) == 0
     [result] = read_json(out)
     assert not result["failure"]
@@ -34,7 +34,7 @@ def test_a_layer_trains_in_the_engines_contexts(layer: str, tmp_path: Path) -> N
     base = layer.partition("-")[0]
     kit.require(
         (ENVIRONMENTS / base / "bin/python").exists(),
-        f"needs the environment of {base}: tokentrue exactness --model ID --layers {base} --setup",
+        f"needs the environment of {base}: bash benchmarks/exactness/setup.sh {base}",
     )
     found = measure(layer, tmp_path)
     assert all(each["unseen"] == 0 for each in found.values())

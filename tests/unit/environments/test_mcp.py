@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from agentic.agent.rollout import SPEC, build, check_task
 from agentic.agent.world import WORLD
 from core.config import RecipeError
+from core.data import DataError, read_tasks
 from core.environments.mcp import McpServer, McpTool, open_servers
 from core.policy.base import Roles
 from core.rollout.runner import Runner
@@ -36,7 +38,7 @@ class Fault(Exception):
 class Client:
     """Plays a server that keeps files; `shown` has its tools, one a page."""
 
-    shown = ("list_files", "write", "die", "slow", "refuse")
+    shown = ("list_files", "write", "die", "lie", "slow", "refuse")
 
     def __init__(self, server: Any, read_timeout_seconds: float):
         self.folder = Path(server["cwd"])
@@ -61,6 +63,8 @@ class Client:
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         if name == "die":
             raise Fault(-32000, "Connection closed")
+        if name == "lie":
+            raise RuntimeError("Invalid structured content")  # the client's own error has no code
         if name == "slow":
             raise Fault(-32001, "timed out")
         if name == "write":
@@ -124,6 +128,9 @@ async def test_a_server_that_ends_fails_the_rollout_by_name_and_a_fault_is_told(
     done, _ = await play([call("die"), "done"])
     assert (done.status, done.failure) == ("failed", "environment")
     assert "the MCP server disk ended during die: Connection closed" in str(done.log)
+    done, _ = await play([call("lie"), "done"])
+    assert (done.status, done.failure) == ("failed", "environment")
+    assert "the MCP server disk failed with RuntimeError at lie: Invalid structured content" in str(done.log)
     for name, told in (("slow", "error: timed out"), ("refuse", "error: .\n[image]")):
         done, shown = await play([call(name), "done"])
         assert (done.status, done.reward) == ("completed", 0.0)
@@ -135,11 +142,15 @@ async def test_a_limit_ends_a_rollout_whose_files_count_all_the_same() -> None:
     assert (done.status, done.reward) == ("truncated", 1.0 - 10)
 
 
-@pytest.mark.parametrize("files", [{"../a": "x"}, {"/etc/a": "x"}, {"a": 1}, ["a"], "a"])
-def test_files_outside_of_the_folder_are_refused(files: Any) -> None:
-    fault = check_task(load(), Task("1", "Go.", ("x",), metadata={"files": files}))
-    assert fault is not None
-    assert fault[0] == "metadata.files"
+@pytest.mark.parametrize("files", [{"../a": "x"}, {"/etc/a": "x"}, {"": "x"}, {"a": "x", "a/b": "x"}])
+async def test_files_that_no_folder_can_hold_are_refused(files: Any, tmp_path: Path) -> None:
+    """Before training with file and record, and in a rollout."""
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"question": "Go.", "answer": "x", "metadata": {"files": files}}))
+    with pytest.raises(DataError, match=r"data\.jsonl:1: field .metadata\.files.: has .*\. Fix: "):
+        read_tasks(data, **SPEC.reading_options(load()))
+    done, _ = await play(["done"], files)
+    assert done.failure == "bad_task"
     assert check_task(load(), Task("1", "Go.", ("x",), metadata={"files": {"a/b": "x"}})) is None
 
 

@@ -129,13 +129,13 @@ def test_what_no_workspace_has_is_refused_by_name(tmp_path: Path, more: str, nam
         read(tmp_path, "two-halves", **{"task.toml": TOML.replace("NAME", "x") + more})
 
 
-@pytest.mark.parametrize("link", ["instruction.md", "tests/more", "environment/more"])
+@pytest.mark.parametrize("link", ["instruction.md", "environment/Dockerfile", "tests/more", "environment/more"])
 def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
     secret = tmp_path / "elsewhere"
     secret.mkdir()
     (secret / "key").write_text("secret")
     folder = write_folder(tmp_path, "two-halves")
-    if link == "instruction.md":
+    if link in ("instruction.md", "environment/Dockerfile"):
         (folder / link).unlink()
         (folder / link).symlink_to(secret / "key")
     else:
@@ -159,6 +159,9 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
         ({"environment/Dockerfile": "FROM ubuntu\nWORKDIR /a\nCOPY no.txt .\n"}, "environment/no.txt is missing"),
         ({"instruction.md": None}, "instruction.md"),
         ({"task.toml": "a ="}, "Invalid value"),
+        ({"task.toml": 'environment = "x"'}, "no workspace has what environment asks for"),
+        ({"task.toml": "[environment]\ndocker_image = 5"}, "no workspace has what environment.docker_image asks for"),
+        ({"task.toml": "[task]\nname = [1]"}, "no workspace has what task.name asks for"),
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_run_is_refused(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
