@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from core.environments.sections import REWRITE, EnvironmentEntry
 from core.gateway import Endpoint, Outcome
 from core.rollout.method import RolloutError
 from core.types import Task
@@ -32,13 +31,3 @@ class AgentEnvironment(ABC):
     async def close(self) -> None:
         """End what was started."""
         return None
-
-
-def check_record(entry: EnvironmentEntry, task: Task) -> None:
-    """Raise RolloutError (`bad_task`) for a task whose record has a fault."""
-    if fault := entry.find_fault(task):
-        raise bad_task(task.task_id, *fault)
-
-
-def bad_task(task_id: str, field: str, problem: str, fix: str = REWRITE) -> RolloutError:
-    return RolloutError("bad_task", f"task {task_id}: {field} {problem}; {fix}")

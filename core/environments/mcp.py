@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, PrivateAttr
 
-from core.environments.base import AgentEnvironment, check_record
+from core.environments.base import AgentEnvironment
 from core.environments.sections import McpEntry, McpServer
 from core.environments.tool_loop import AgentTool, LimitReached, run_tool_loop
 from core.gateway import Endpoint, Outcome, find_program
@@ -131,7 +131,7 @@ class McpEnvironment(AgentEnvironment):
         self.entry = entry
 
     async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
-        check_record(self.entry, task)
+        self.entry.check(task)
         answer, truncated = "", False
         async with open_servers(self.entry.servers, task.metadata.get("files") or {}) as (folder, tools):
             try:

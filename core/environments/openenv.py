@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel, FiniteFloat, TypeAdapter
 
-from core.environments.base import AgentEnvironment, bad_task, check_record
-from core.environments.sections import INDEX, OpenEnvEntry
+from core.environments.base import AgentEnvironment
+from core.environments.sections import INDEX, OpenEnvEntry, bad_task
 from core.environments.tool_loop import AgentTool, LimitReached, run_tool_loop
 from core.gateway import Endpoint, Outcome
 from core.policy.server_process import ServerError, find_free_port, run_server
@@ -73,7 +73,7 @@ class OpenEnvEnvironment(AgentEnvironment):
             return first.shown, first.key if first.shown == again.shown else None
 
     async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
-        check_record(self.entry, task)
+        self.entry.check(task)
         async with self._reset(task.metadata["index"]) as episode:
             if task.metadata.get("key") not in (None, episode.key):
                 raise bad_task(task.task_id, "metadata.key", f"is not that of {self.key}'s first observation")
@@ -105,7 +105,7 @@ class Told(BaseModel):
     errors: list[dict[str, Any]] = []
 
 
-class Message(BaseModel):
+class OpenEnvMessage(BaseModel):
     """A message of a server."""
 
     data: Told
@@ -145,7 +145,7 @@ class OpenEnvEpisode:
         """
         try:
             await self.socket.send_json({"type": kind, "data": data})
-            told = Message.model_validate_json(await self.socket.receive_str(timeout=self.entry.reply_s)).data
+            told = OpenEnvMessage.model_validate_json(await self.socket.receive_str(timeout=self.entry.reply_s)).data
         except (TypeError, ValueError, TimeoutError, aiohttp.ClientError) as error:
             what = f"gave no answer in {self.entry.reply_s:g} s" if isinstance(error, TimeoutError) else "closed"
             what = f"gave no message of OpenEnv ({error})" if isinstance(error, ValueError) else what

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from core.options import RecipeError, Section
+from core.rollout.method import RolloutError
 from core.types import Task
 
 if TYPE_CHECKING:
@@ -33,6 +34,15 @@ class EnvironmentEntry(Section):
         if isinstance(index, int) and not isinstance(index, bool) and index >= 0:
             return None
         return "metadata.index", f"is {index!r}, and names no task of the environment", REWRITE
+
+    def check(self, task: Task) -> None:
+        """Raise RolloutError (`bad_task`) for a task whose record has a fault."""
+        if fault := self.find_fault(task):
+            raise bad_task(task.task_id, *fault)
+
+
+def bad_task(task_id: str, field: str, problem: str, fix: str = REWRITE) -> RolloutError:
+    return RolloutError("bad_task", f"task {task_id}: {field} {problem}; {fix}")
 
 
 class ServerSection(Section):

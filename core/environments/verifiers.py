@@ -6,8 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
-from core.environments.base import AgentEnvironment, bad_task, check_record
-from core.environments.sections import VerifiersEntry
+from core.environments.base import AgentEnvironment
+from core.environments.sections import VerifiersEntry, bad_task
 from core.gateway import Endpoint, Outcome
 from core.rollout.method import RolloutError
 from core.types import Task
@@ -58,7 +58,7 @@ class VerifiersEnvironment(AgentEnvironment):
     async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
         from verifiers.v1 import EvalClientConfig, ModelContext, SamplingConfig
 
-        check_record(self.entry, task)
+        self.entry.check(task)
         index = task.metadata["index"]
         theirs = self._read(task.task_id, index)
         if (task.question, task.metadata.get("key")) != await self.read_task(index):

@@ -1,7 +1,7 @@
 """A honeypot for the sandbox: sets out what the probes reach for, runs all probes as one user, prints JSON.
 
     python -m tests.unit.sandbox.honeypot me|nobody bubblewrap|landlock|unsafe_local probes|controls|hoard|RUNS
-    python -m tests.unit.sandbox.honeypot me|nobody bubblewrap|landlock workspace|workspace-sample
+    python -m tests.unit.sandbox.honeypot me|nobody bubblewrap|landlock workspace|workspace-sample|verifier
 
 It is a process of its own, so it can belong to another user, and nothing but the sandbox changes what it looks at: its
 children, descriptors, memory, temporary folders, and the files, servers and processes within the probes' reach.
@@ -30,12 +30,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from agentic.coding.grading import VERIFIER_FOLDERS
 from core.sandbox import Sandbox, SandboxLimits
 from core.sandbox.seccomp import allowed_calls, other_calls
 from core.sandbox.workspace import IsolatedWorkspace, WorkspaceLimits
 from tests import kit
 from tests.unit.sandbox.probes import PROBES, WORKSPACE_PROBES, WORKSPACE_SAMPLE, Probe
 
+RUN_VERIFIER = (
+    "printf '#!/bin/sh\nexec python3 /tests/main.py\n' > /tests/test.sh; chmod +x /tests/test.sh; /tests/test.sh"
+)
+"""Runs a probe as test.sh of a Harbor task, which is somebody else's, runs it."""
 REPOSITORY = Path(__file__).resolve().parents[3]
 SECRET = "OPEN-SESAME-7261"
 
@@ -159,15 +164,17 @@ async def probe_sandbox(backend: Any, probes: list[Probe]) -> dict[str, dict[str
     return await run_probes(execute, probes, processes=False)
 
 
-async def probe_workspace(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any]]:
-    """Run each probe as a command of a workspace of its own."""
+async def probe_workspace(
+    backend: Any, probes: list[Probe], command: str = "exec python3 main.py", folders: tuple[str, ...] = ()
+) -> dict[str, dict[str, Any]]:
+    """Run each probe as a command of a workspace of its own, in its folder or the first of `folders`."""
     slots, limits = asyncio.Semaphore(4), WorkspaceLimits(memory_mb=512, files=1024)
 
     async def execute(code: str, timeout_s: float) -> dict[str, Any]:
-        async with slots, IsolatedWorkspace(limits, backend=backend) as workspace:
+        async with slots, IsolatedWorkspace(limits, backend=backend, folders=folders) as workspace:
             await workspace.open()
-            await workspace.put("main.py", code.encode("utf-8", "surrogatepass"))
-            result = await workspace.exec("exec python3 main.py", timeout_s=timeout_s)
+            await workspace.put("/".join([*folders[:1], "main.py"]), code.encode("utf-8", "surrogatepass"))
+            result = await workspace.exec(command, timeout_s=timeout_s)
         texts = {"stdout": result.stdout.decode(errors="replace"), "stderr": result.stderr.decode(errors="replace")}
         return {"status": "ok" if result.ok else result.reason.replace("exit", "error"), **texts}
 
@@ -303,13 +310,13 @@ def start(user: str, *arguments: str) -> Any:
 
 def main(user: str, backend: str, task: str) -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us, where they are counted
+    sample = [probe for probe in PROBES if probe.name in WORKSPACE_SAMPLE]
     works = {
         "probes": lambda: probe_sandbox(backend, PROBES),
         "controls": lambda: probe_sandbox(backend, [probe for probe in PROBES if probe.control]),
         "workspace": lambda: probe_workspace(backend, WORKSPACE_PROBES),
-        "workspace-sample": lambda: probe_workspace(
-            backend, [probe for probe in PROBES if probe.name in WORKSPACE_SAMPLE]
-        ),
+        "workspace-sample": lambda: probe_workspace(backend, sample),
+        "verifier": lambda: probe_workspace(backend, sample, RUN_VERIFIER, VERIFIER_FOLDERS),
         # 36 programs with 30 pipes each would be over the pages of pipes that a user has (pipe(7)).
         "hoard": lambda: hoard(backend, 36),
     }

@@ -62,6 +62,19 @@ def test_no_way_out_of_a_workspace(request: pytest.FixtureRequest, probe: Probe,
     assert result["status"] in expected, result
 
 
+@pytest.mark.parametrize("name", WORKSPACE_SAMPLE)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_way_out_of_a_task_folders_tests(request: pytest.FixtureRequest, name: str, backend: str) -> None:
+    """A sample of the same programs, as test.sh of a Harbor task runs them: it is somebody else's code, too."""
+    if backend != "landlock":
+        request.getfixturevalue("long")
+    results = outcomes("nobody" if backend == "bubblewrap" else "me", backend, "verifier")
+    assert "ESCAPED" not in results[name]["stdout"]
+    [probe] = [probe for probe in PROBES if probe.name == name]
+    assert results[name]["status"] in {"error" if s in ("blocked", "memory") else s for s in probe.statuses}
+    assert results["traces"]["after"] == results["traces"]["before"]
+
+
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_probes_of_a_workspace_leave_no_trace(request: pytest.FixtureRequest, user: str, backend: str) -> None:
