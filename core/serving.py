@@ -163,7 +163,8 @@ class SamplingBody(StrictBody):
 def describe_invalid(error: ValidationError) -> str:
     """Describe the first thing that is wrong with a body as `field: what is wrong`."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+    what = "not implemented by this server" if first["type"] == "extra_forbidden" else first["msg"]
+    return f"{'.'.join(map(str, first['loc'])) or 'body'}: {what}"
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.policy.base import PolicyError
-from core.serving import SamplingBody, StrictBody
+from core.serving import SamplingBody, StrictBody, describe_invalid
 from core.types import Completion, Fault, Sampling
 
 _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503}
@@ -92,16 +92,9 @@ async def reply_errors_as_json(
     try:
         return await handler(request)
     except ValidationError as error:
-        status, message = 400, _describe(error)
+        status, message = 400, describe_invalid(error)
     except BadRequest as error:
         status, message = error.status, str(error)
     except PolicyError as error:
         status, message = _STATUS.get(error.kind, 500), str(error)
     return web.json_response({"error": {"message": message}}, status=status)
-
-
-def _describe(error: ValidationError) -> str:
-    """Describe the first error as `field: what is wrong`."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(map(str, first["loc"])) or "body"
-    return f"{field}: {'not implemented by this server' if first['type'] == 'extra_forbidden' else first['msg']}"

@@ -278,6 +278,8 @@ def main(arguments: list[str] | None = None) -> int:
         tasks = read_tasks(data, limit=count, **spec.reading_options(recipe)) if data else ours
         tokenizer = load_tokenizer(resolve(recipe.model.path, weights=False))
         method = spec.build(recipe, tokenizer)
+        if options.attacker not in (roles := ("policy", *method.needs)):
+            raise RecipeError(f"--attacker {options.attacker} is no role of the recipe, which has {', '.join(roles)}")
         score = play_reply(method, tokenizer, options.attacker, options.others)
         audit = Audit(score, options.timeout_s, forms)
         try:

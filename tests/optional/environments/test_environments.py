@@ -146,7 +146,7 @@ async def test_a_task_that_the_taskset_does_not_have_is_refused(tmp_path: Path) 
         assert failed.failure == "bad_task"
         return str(failed.log)
 
-    assert "none is 9999" in await fail(question, index=9999, key=key)
+    assert "metadata.index is 9999, and glossary has" in await fail(question, index=9999, key=key)
     assert "not those of task 1 of glossary" in await fail("Another?", index=1, key=key)
     assert "not those of task 2 of glossary" in await fail(question, index=2, key=key)
     await team.close()

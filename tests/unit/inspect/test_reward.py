@@ -271,6 +271,8 @@ def test_a_methods_own_reward_is_attacked_through_its_rollouts(model: Path, caps
     words += ["--set", "compaction.max_action_tokens=2000", "--set", "compaction.context_tokens=9000"]
     assert main(words) == 0
     assert re.search(r"^right-answer +\d+ +1 +ok$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert main([*words, "--attacker", "judge"]) == 2
+    assert "--attacker judge is no role of the recipe, which has policy" in capsys.readouterr().err
     loose = ["--set", "reward=agentic.agent.rewards.token_f1"]
     assert main([*words, *loose]) == 1
     assert "HOLE changed" in capsys.readouterr().out

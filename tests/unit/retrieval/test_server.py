@@ -62,7 +62,7 @@ async def test_toolorchestra(corpus: Corpus):
         ('{"queries": ["\\ud800"]}', ["JSON"]),
         ('{"queries": ["fox"], "topk": 0}', ["topk", "greater than or equal to 1"]),
         ('{"queries": ["fox"], "topk": 1001}', ["topk", "less than or equal to 1000"]),
-        ('{"queries": ["fox"], "eid": 3}', ["eid", "not permitted"]),
+        ('{"queries": ["fox"], "eid": 3}', ["eid", "not implemented"]),
         (json.dumps({"queries": ["fox"] * 1025}), ["queries", "at most 1024"]),
         (json.dumps({"queries": ["fox", "x" * 16385]}), ["queries.1", "at most 16384"]),
         ("[" * 100_000, ["body", "recursion"]),
