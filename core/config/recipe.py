@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -21,7 +21,7 @@ from core.config.clusters import SlimeSection, VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
 from core.types import LossAgg, RowUnit
 
-LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SERVER_URL = r"^(vllm\+)?https?://"
 ServerURL = Annotated[str, Field(pattern=SERVER_URL)]
 MomentDecay = Annotated[float, Field(ge=0, lt=1)]
@@ -31,8 +31,8 @@ class LoRASection(Section):
     rank: PositiveInt = 16
     alpha: PositiveFloat = 32.0
     """Sets the strength of the adapters: what they add is scaled by alpha / rank."""
-    targets: tuple[LoRATarget, ...] = Field(get_args(LoRATarget), min_length=1)
-    """Lists the linear maps of every layer that get an adapter."""
+    targets: tuple[str, ...] = Field(LINEAR_MAPS, min_length=1)
+    """Lists the linear maps, by their names in the model's layers, that get an adapter."""
 
 
 class ModelSection(Section):

@@ -1,16 +1,19 @@
 """Runs decoders of transformers that have no file of ours: its modules compute the layers, the engine the attention.
 
-Every layer must attend causally to earlier tokens, maybe in a window, and all with the same heads. `describe` finds out
-by a forward without data, before a weight is read. `check_forward` compares the loaded model with transformers' own
-attention, so a family that computes anything else between its tokens is refused. Tensor suffixes: core/__init__.py.
+Every layer must attend causally to earlier tokens, maybe in a window, and all with the same heads, or be a gated delta
+net (delta_net.py). `describe` finds out by a forward without data, before a weight is read. `check_forward` compares
+the loaded model with transformers' own forward, so a family that computes anything else between its tokens is refused.
+Tensor suffixes: core/__init__.py.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from core.engine import delta_net
 from core.engine.model import Attention, CausalLM, Linear, ModelConfig, check_rope, select
 from core.engine.scores import Scores, attend_by_scores
+from core.engine.states import Advance, State, StateSizes
 from core.hub import CheckpointError, count_positions
 
 NAME = "tokentrue"
@@ -68,12 +73,18 @@ class _Recorder:
         self.sizes: dict[int, tuple[int, int, int]] = {}
         self.scored = False
         self.windows: dict[int, int | None] = {}
+        self.states: dict[int, tuple[tuple[int, ...], ...]] = {}
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scores: Scores | None) -> Tensor:
         self.scored |= scores is not None
         self.windows[layer] = None if scores is None else scores.window
         self.sizes[layer] = (q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2])
         return torch.empty_like(q_THD)
+
+    def recur(self, layer: int, advance: Advance, *inputs: Tensor) -> Tensor:
+        out_NLHE, state = advance(None, torch.tensor([len(inputs[0])]), *(x[None] for x in inputs))
+        self.states[layer] = tuple(tuple(x.shape[1:]) for x in state)
+        return out_NLHE[0]
 
 
 class BatchedLinear(Linear):
@@ -92,6 +103,7 @@ class AnyDecoder(CausalLM):
         for module in network.modules():
             if type(module) is nn.Linear:
                 module.__class__ = BatchedLinear
+            delta_net.replace(module)
         for name, child in network.named_children():
             self.add_module(name, child)
         self._network = (network,)  # in a tuple, for its modules are named already
@@ -106,6 +118,10 @@ class AnyDecoder(CausalLM):
         head = self.network.get_output_embeddings()
         assert isinstance(head, Linear)
         return head
+
+    def is_beside(self, name: str) -> bool:
+        """Return whether a tensor of the checkpoint belongs to another part, such as one for images."""
+        return any(re.search(pattern, name) for pattern in self.network._keys_to_ignore_on_load_unexpected or ())
 
     @property
     def compiled(self) -> bool:
@@ -146,6 +162,7 @@ class AnyDecoder(CausalLM):
             attention_mask=ids_T.new_empty(1, 1, 1, 1, dtype=torch.bool),  # of four axes: transformers makes no other
             use_cache=False,
             attend=attend,
+            recur=getattr(attend, "recur", None),
             longest=self.config.max_positions if isinstance(attend, _Recorder) else int(positions_T.max()) + 1,
         )
         return select(out.last_hidden_state[0], keep_R)
@@ -173,10 +190,16 @@ def _compute_twice(forward: Callable[..., Any], *arguments: Any, **named: Any) -
 def describe(hf: Any) -> ModelConfig:
     """Read the sizes of a `PretrainedConfig` of a family that has no file of ours.
 
+    Of a model with other parts, such as one for images, it is the text model, if transformers can load that alone.
+
     Raises:
         ValueError: the engine would compute the model wrongly, or transformers has no such model.
     """
-    return _describe(json.dumps(hf.to_dict(), default=str))
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    text = hf.get_text_config()
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(hf), None)
+    return _describe(json.dumps((text if found and found.config_class is type(text) else hf).to_dict(), default=str))
 
 
 @cache
@@ -191,15 +214,15 @@ def _describe(text: str) -> ModelConfig:
             network = _make(hf)
             ids_T = torch.zeros(2, dtype=torch.long)
             AnyDecoder(_sizes(hf, (1, 1, 1)), network)(ids_T, ids_T, recorder)
-        if missing := sorted(set(range(hf.num_hidden_layers)) - recorder.sizes.keys()):
+        if missing := sorted(set(range(hf.num_hidden_layers)) - recorder.sizes.keys() - recorder.states.keys()):
             raise ValueError(f"layer {missing[0]} does not attend to earlier tokens")
-        if len(set(recorder.sizes.values())) > 1:
+        if len(set(recorder.sizes.values())) != 1 or len(set(recorder.states.values())) > 1:
             raise ValueError("its layers have different heads")
         for layer, kind in enumerate(getattr(hf, "layer_types", None) or ()):
-            whole = kind == "full_attention" or (
-                kind == "sliding_attention" and hf.sliding_window >= hf.max_position_embeddings
+            slides = kind == "sliding_attention" and (
+                hf.sliding_window >= hf.max_position_embeddings or recorder.windows[layer]
             )
-            if not whole and not (kind == "sliding_attention" and recorder.windows[layer]):
+            if layer not in recorder.states and kind != "full_attention" and not slides:
                 raise ValueError(f"layer {layer} is {kind}, which transformers does not hand to its attention")
     except Exception as error:  # transformers raises whatever it trips over
         reason = error if isinstance(error, ValueError) else f"its code in transformers fails with {error!r}"
@@ -207,10 +230,13 @@ def _describe(text: str) -> ModelConfig:
             f"model_type {hf.model_type!r} is not supported: {reason}. Supported are qwen2, qwen3, llama and the "
             "families of transformers whose layers all attend to earlier tokens: core/engine/README.md"
         ) from error
-    return _sizes(hf, recorder.sizes[0], recorder.scored)
+    states = None
+    for recent_WC, memory_HDE in recorder.states.values():
+        states = StateSizes(tuple(sorted(recorder.states)), recent_WC, memory_HDE)  # type: ignore[arg-type]
+    return replace(_sizes(hf, next(iter(recorder.sizes.values()))), scored=recorder.scored, states=states)
 
 
-def _sizes(hf: Any, heads: tuple[int, int, int], scored: bool = False) -> ModelConfig:
+def _sizes(hf: Any, heads: tuple[int, int, int]) -> ModelConfig:
     used = getattr(hf, "num_experts_per_tok", None) or 1
     width = getattr(hf, "moe_intermediate_size", None) if used > 1 else None
     return ModelConfig(
@@ -231,7 +257,6 @@ def _sizes(hf: Any, heads: tuple[int, int, int], scored: bool = False) -> ModelC
         qk_norm=True,  # for the plan of memory, which counts norms
         inv_freq=(),
         rope_scale=1.0,
-        scored=scored,
         other=json.dumps(hf.to_dict(), default=str),
     )
 
@@ -300,15 +325,7 @@ def check_forward(model: AnyDecoder, folder: Path) -> None:
     Raises:
         CheckpointError: they differ by more than rounding.
     """
-    kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def attend(layer: int, q_THD: Tensor, k_SKD: Tensor, v_SKD: Tensor, scores: Scores | None) -> Tensor:
-        if layer in kept:
-            k_SKD, v_SKD = (torch.cat(pair) for pair in zip(kept[layer], (k_SKD, v_SKD), strict=True))
-        kept[layer] = k_SKD, v_SKD
-        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_SKD, v_SKD))
-        return attend_by_scores(scores or Scores(), q, k, v)[0].transpose(0, 1)
-
+    attend = _PartByPart()
     ids_T = torch.arange(PROBE, device=model.device) * 7 % model.config.vocab_size
     positions_T, cut = torch.arange(PROBE, device=model.device), PROBE // 2 + 1
     network = model.network
@@ -327,6 +344,26 @@ def check_forward(model: AnyDecoder, folder: Path) -> None:
             f"{folder}: model_type {network.config.model_type!r} is not supported: its logits differ from "
             f"transformers' by {difference:.1%}"
         )
+
+
+class _PartByPart:
+    """Attends for parts of one sequence, one after the other."""
+
+    def __init__(self) -> None:
+        self.heads: dict[int, tuple[Tensor, Tensor]] = {}
+        self.states: dict[int, State] = {}
+
+    def __call__(self, layer: int, q_THD: Tensor, k_SKD: Tensor, v_SKD: Tensor, scores: Scores | None) -> Tensor:
+        if layer in self.heads:
+            k_SKD, v_SKD = (torch.cat(pair) for pair in zip(self.heads[layer], (k_SKD, v_SKD), strict=True))
+        self.heads[layer] = k_SKD, v_SKD
+        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_SKD, v_SKD))
+        return attend_by_scores(scores or Scores(), q, k, v)[0].transpose(0, 1)
+
+    def recur(self, layer: int, advance: Advance, *inputs: Tensor) -> Tensor:
+        lengths_N = torch.tensor([len(inputs[0])], device=inputs[0].device)
+        out_NLHE, self.states[layer] = advance(self.states.get(layer), lengths_N, *(x[None] for x in inputs))
+        return out_NLHE[0]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from torch.nn.attention.bias import causal_lower_right
 from core.engine.cache import NULL_PAGE, PagedCache, round_up
 from core.engine.kernel import DTYPES, attend_pages, find_kernel
 from core.engine.scores import Scores, attend_by_scores
+from core.engine.states import Advance, Recurrence, Runs, State, StateCache
 from core.engine.varlen import VarlenCall, has_varlen
 
 QUERIES_PER_PIECE = 256
@@ -44,11 +45,15 @@ added up in another order."""
 
 
 class Span(NamedTuple):
-    """Describes the tokens that a step computes for one sequence: `length` tokens from position `start` on."""
+    """Describes the tokens that a step computes for one sequence: `length` tokens from position `start` on.
+
+    Its states lie in `slot`, if the model has any.
+    """
 
     pages: Sequence[int]
     start: int
     length: int
+    slot: int = 0
 
 
 @dataclass(slots=True)
@@ -63,13 +68,34 @@ class StepAttention:
     count: int
     decode: DecodeAttention | None = None
     prefill: PrefillAttention | VarlenPrefill | None = None
+    recur: StepRecurrence | None = None
+    """Computes the layers that have states."""
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scores: Scores | None = None) -> Tensor:
-        self.cache.kv[0, layer].index_copy_(0, self.places_T, k_TKD)
-        self.cache.kv[1, layer].index_copy_(0, self.places_T, v_TKD)
+        row = self.cache.rows[layer]
+        self.cache.kv[0, row].index_copy_(0, self.places_T, k_TKD)
+        self.cache.kv[1, row].index_copy_(0, self.places_T, v_TKD)
         parts = [(self.decode, q_THD[: self.count]), (self.prefill, q_THD[self.count :])]
-        outputs = [attend(layer, queries, scores) for attend, queries in parts if attend is not None]
+        outputs = [attend(row, queries, scores) for attend, queries in parts if attend is not None]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+class StepRecurrence:
+    """Feeds the new tokens of a step to layers with states, which it reads from the slots and writes back."""
+
+    def __init__(self, states: StateCache, spans: Sequence[Span], firsts: Sequence[int]):
+        self.states = states
+        self.slots_N = torch.tensor([span.slot for span in spans], device=states.device)
+        self.recurrence = Recurrence(firsts, [span.length for span in spans], states.device)
+
+    def __call__(self, layer: int, advance: Advance, *inputs: Tensor) -> Tensor:
+        def read(runs: Runs) -> State:
+            return self.states.read(layer, self.slots_N[runs.numbers_N])
+
+        def write(runs: Runs, state: State) -> None:
+            self.states.write(layer, self.slots_N[runs.numbers_N], state)
+
+        return self.recurrence(advance, inputs, read, write)
 
 
 def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Span]) -> tuple[Tensor, StepAttention]:
@@ -86,6 +112,8 @@ def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Sp
     positions_T = torch.from_numpy(positions).to(cache.device)
     sequences_T = torch.from_numpy(np.repeat(np.arange(len(spans)), lengths_N)).to(cache.device)
     attend = StepAttention(cache, find_places(cache, table_NP, sequences_T, positions_T), len(decode))
+    if cache.states is not None:
+        attend.recur = StepRecurrence(cache.states, spans, firsts_N.tolist())
     if decode:
         width = cache.count_pages(1 + max(span.start for span in decode))
         attend.decode = DecodeAttention(cache, table_NP[: len(decode), :width], positions_T[: len(decode)])
@@ -129,7 +157,7 @@ class VarlenPrefill:
         self.cache = cache
         parts: list[list[int]] = []  # the numbers of the sequences of each call
         room = 0
-        for sequence, (_, start, length) in enumerate(spans):
+        for sequence, (_, start, length, _) in enumerate(spans):
             if start + length > room:
                 parts.append([])
                 room = _count_gathered(cache.kv[0, 0], 1)
@@ -232,7 +260,7 @@ def _cut(spans: Sequence[Span], tiled: bool) -> list[_Piece]:
     """Cut the new tokens into tiles if `tiled`; else only those of sequences with cached tokens, into short pieces."""
     pieces: list[_Piece] = []
     firsts = itertools.accumulate((span.length for span in spans), initial=0)  # zip drops the last sum, the end of T
-    for sequence, ((_, start, length), first) in enumerate(zip(spans, firsts, strict=False)):
+    for sequence, ((_, start, length, _), first) in enumerate(zip(spans, firsts, strict=False)):
         step = TILE if tiled else QUERIES_PER_PIECE if start else length
         position, end = start, start + length
         while position < end:

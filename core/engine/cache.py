@@ -8,8 +8,6 @@ needed.
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,8 +15,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from core.engine.heap import return_freed_memory
+from core.engine.heap import allocate_zeros
 from core.engine.model import ModelConfig
+from core.engine.states import StateCache
 
 GRAIN = 16
 """Attention pads queries and keys to multiples of this number. The CPU's kernels add up in an order that depends on the
@@ -31,9 +30,6 @@ PageName = tuple[int, tuple[int, ...]]
 NULL_PAGE = 0
 """Names the null page, which pads lists of pages. No sequence holds it, and what is written there is never read."""
 
-LARGE = 1 << 28
-"""Caches of at least this many bytes first give freed memory back, which takes time."""
-
 
 def round_up(count: int) -> int:
     """Return the next multiple of GRAIN."""
@@ -41,14 +37,25 @@ def round_up(count: int) -> int:
 
 
 class PagedCache:
-    """Keeps the keys and values of `tokens` tokens, in pages of `page_size`.
+    """Keeps the keys and values of `tokens` tokens, in pages of `page_size`, and states in `slots`, if layers have any.
 
     `kv` is [2 (keys, values), layers, page_size * (pages + 1), K, D]: page p begins at place p * page_size. Place 0
     begins the null page.
     """
 
-    def __init__(self, config: ModelConfig, tokens: int, page_size: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        config: ModelConfig,
+        tokens: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        slots: int = 0,
+    ):
         self.config = config
+        self.rows = {layer: row for row, layer in enumerate(config.attending_layers)}
+        """Leads from the number of a layer that attends to its place in `kv`."""
+        self.states = None if config.states is None else StateCache(config.states, slots, dtype, device)
         self.page_size = page_size
         self.pages = self.count_pages(tokens)
         self.dtype = dtype
@@ -59,6 +66,8 @@ class PagedCache:
         """Free all pages and forget all names."""
         if self.device.type == "cpu":
             self.__dict__.pop("kv", None)  # weights that were NaN may have left NaN in it
+        if self.states is not None:
+            self.states.reset()
         self._holders = [0] * (self.pages + 1)
         # Pages that nobody holds; the next one to be given away comes first.
         self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, self.pages + 1))
@@ -70,26 +79,17 @@ class PagedCache:
 
     @cached_property
     def kv(self) -> Tensor:
-        """Allocate the pages when they are first used, as zeros: attention multiplies the padding.
-
-        On the CPU the memory that nobody writes to takes no place.
-        """
+        """Allocate the pages when they are first used, as zeros: attention multiplies the padding."""
         places = (self.pages + 1) * self.page_size
-        shape = (2, self.config.num_layers, places, self.config.num_kv_heads, self.config.head_dim)
-        # A step allocates in inference mode, but the tensor is also written to between steps.
-        with torch.inference_mode(False):
-            if self.device.type != "cpu":
-                return torch.zeros(shape, dtype=self.dtype, device=self.device)
-            size = math.prod(shape) * self.dtype.itemsize
-            if size >= LARGE:
-                return_freed_memory()
-            # The system gives zeros when memory is first touched; torch.zeros would touch all of it.
-            return torch.frombuffer(mmap.mmap(-1, size), dtype=self.dtype).view(shape)
+        shape = (2, len(self.rows), places, self.config.num_kv_heads, self.config.head_dim)
+        return allocate_zeros(shape, self.dtype, self.device)
 
     def free_memory(self) -> None:
         """Free `kv` and forget all names; the next use allocates it again. Nobody may hold a page."""
         self.forget()
         self.__dict__.pop("kv", None)
+        if self.states is not None:
+            self.states.free_memory()
 
     def forget(self) -> None:
         """Forget all names: what the pages hold belongs to other weights. Sequences keep the pages that they hold."""
@@ -99,9 +99,29 @@ class PagedCache:
         # longer be reached, and their pages age.
         self._numbers = [0] * (self.pages + 1)
         self._next_number = 1
+        if self.states is not None:
+            self.states.forget_all()
 
     def match(self, tokens: Sequence[int]) -> list[int]:
-        """Find the pages of the longest prefix of `tokens` that was computed; at least one token is left to compute."""
+        """Find the pages of the longest prefix of `tokens` that a sequence can go on from.
+
+        At least one token is left to compute. With states, a copy of them is needed at the end.
+        """
+        pages = self._match_named(tokens)
+        while self.states is not None and pages and not self.states.has_copy(pages[-1]):
+            pages.pop()
+        return pages
+
+    def find_stops(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Return after how many tokens of a prompt the states are copied.
+
+        That is where it parts from an earlier one, and at the end of its last page, where others of its group begin.
+        """
+        if self.states is None:
+            return ()
+        return len(self._match_named(tokens)) * self.page_size, (len(tokens) - 1) // self.page_size * self.page_size
+
+    def _match_named(self, tokens: Sequence[int]) -> list[int]:
         pages: list[int] = []
         before = NULL_PAGE
         # `start` stops before the page that ends in the last token: that token's logits are needed.
@@ -128,8 +148,11 @@ class PagedCache:
             self._holders[page] += 1
         return pages
 
-    def name(self, tokens: Sequence[int], pages: Sequence[int]) -> None:
-        """Name the full pages of a sequence whose `tokens` are computed; of equal prefixes, one gets the name."""
+    def name(self, tokens: Sequence[int], pages: Sequence[int]) -> int:
+        """Name the full pages of a sequence whose `tokens` are computed; of equal prefixes, one gets the name.
+
+        Returns the page that has the name of the last one.
+        """
         before = NULL_PAGE
         for page, start in zip(pages, range(0, len(tokens) - self.page_size + 1, self.page_size), strict=False):
             name = self._make_name(before, tokens, start)
@@ -139,6 +162,7 @@ class PagedCache:
                 self._names[page] = name
                 self._numbers[page] = self._next_number
                 self._next_number += 1
+        return before
 
     def release(self, pages: Sequence[int]) -> None:
         """End a sequence's hold. Its nameless pages are given away first, and its last named one before its first."""
@@ -164,6 +188,8 @@ class PagedCache:
         name = self._names.pop(page, None)
         if name is not None:
             del self._named[name]
+        if self.states is not None:
+            self.states.forget(page)
 
     def _take_oldest(self) -> int:
         page, _ = self._idle.popitem(last=False)

@@ -24,6 +24,7 @@ from core.engine.graphs import DecodeGraphs
 from core.engine.model import CausalLM
 from core.engine.sampler import SamplingBatch, sample
 from core.engine.scheduler import Request, Scheduler
+from core.engine.states import StateCache, count_slots
 from core.hub import resolve
 from core.policy.base import Decode, completes_a_stop
 from core.types import Completion, FinishReason, Sampling
@@ -73,7 +74,8 @@ class Engine:
             )
         self.vocab_size = model.config.vocab_size
         self.decode = decode
-        self.cache = PagedCache(model.config, kv_tokens, page_size, model.dtype, model.device)
+        slots = count_slots(max_num_seqs)
+        self.cache = PagedCache(model.config, kv_tokens, page_size, model.dtype, model.device, slots)
         self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens)
         self.graphs: DecodeGraphs | None = None
         if model.device.type == "cuda" and not model.config.other:  # whether transformers waits inside, nobody knows
@@ -191,10 +193,24 @@ class Engine:
         for request, count in [*((request, 1) for request in decode), *prefill]:
             request.computed += count
         for request, _ in prefill:
-            self.cache.name(request.tokens[: request.computed], request.pages)
+            page = self.cache.name(request.tokens[: request.computed], request.pages)
+            if self.cache.states is not None and request.computed in request.stops:
+                self.cache.states.copy(request.slot, page)
+        if self.cache.states is not None:
+            for request in decode:
+                self._copy_states(request, self.cache.states)
         self._prefilled_tokens += sum(count for _, count in prefill)
         self._generated_tokens += len(batch)
         return self._add_tokens(batch, tokens, logprobs)
+
+    def _copy_states(self, request: Request, states: StateCache) -> None:
+        """Copy the states at the end of a completion's page, in place of the page before, if a session goes on."""
+        if request.session is not None and request.computed % self.cache.page_size == 0:
+            page = self.cache.name(request.tokens[: request.computed], request.pages)
+            if request.copied is not None:
+                states.forget(request.copied)
+            request.copied = None if states.has_copy(page) else page
+            states.copy(request.slot, page)
 
     def _add_tokens(self, batch: Sequence[Request], tokens: Sequence[int], logprobs: Sequence[float]) -> list[Request]:
         """Give each request its new token; return the requests that finish with it."""
@@ -279,7 +295,7 @@ class Engine:
         # T: the new tokens of all sequences, one sequence after the other.
         new_tokens = [[request.output_ids[-1]] for request in decode]
         new_tokens += [request.tokens[request.computed : request.computed + count] for request, count in prefill]
-        spans = [Span(request.pages, request.computed, count) for request, count in parts]
+        spans = [Span(request.pages, request.computed, count, request.slot) for request, count in parts]
         positions_T, attend = prepare_step(self.cache, spans[: len(decode)], spans[len(decode) :])
         # Where on T the last token of each sequence lies: running sums of the lengths, less one.
         ends = itertools.accumulate(count for _, count in parts)

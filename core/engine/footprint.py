@@ -9,6 +9,7 @@ import torch
 from core.engine import weights
 from core.engine.attention import GATHERED_BYTES
 from core.engine.model import Linear, ModelConfig, can_prepack
+from core.engine.states import count_slots
 
 SAMPLING_BYTES = 4 * 4
 """Counts what sampling keeps of one logit in float32: the logit, its score, the difference from the best, a weight."""
@@ -31,7 +32,12 @@ def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int
 
 def cache_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
     """Return the bytes that the keys and values of `tokens` tokens take."""
-    return tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return tokens * 2 * len(config.attending_layers) * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def state_bytes(config: ModelConfig, sequences: int, dtype: torch.dtype) -> int:
+    """Return the bytes of the states of layers that have any, for an engine that runs so many sequences at once."""
+    return count_slots(sequences) * config.states.count_bytes(dtype.itemsize) if config.states else 0
 
 
 def sampling_bytes(config: ModelConfig, sequences: int) -> int:
@@ -41,7 +47,7 @@ def sampling_bytes(config: ModelConfig, sequences: int) -> int:
 
 def step_bytes(config: ModelConfig, dtype: torch.dtype, *, prefilled: int, sequences: int, kv_tokens: int) -> int:
     """Return the bytes that come and go in the largest step: of its layers, of attention and of sampling."""
-    gathered = min(GATHERED_BYTES, cache_bytes(config, kv_tokens, dtype) // config.num_layers)
+    gathered = min(GATHERED_BYTES, cache_bytes(config, kv_tokens, dtype) // len(config.attending_layers))
     # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
     layer = (prefilled + sequences) * (2 * config.hidden_size + 3 * config.intermediate_size)
     scores = config.scored * 3 * 4 * config.num_heads * prefilled * min(kv_tokens, config.max_positions)

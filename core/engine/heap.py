@@ -1,12 +1,20 @@
-"""Keeps glibc from holding memory that tensors have freed."""
+"""Takes and gives back the memory of large tensors."""
 
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
 
 M_MMAP_THRESHOLD = -3
 """Names an option of mallopt(3)."""
 MEGABYTE = 1 << 20
+LARGE = 1 << 28
+"""Before a tensor of at least this many bytes comes, freed memory goes back, which takes time."""
 
 
 def return_freed_memory() -> None:
@@ -25,3 +33,15 @@ def map_large_tensors() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, MEGABYTE)
+
+
+def allocate_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Allocate a large tensor that is written to between steps too. On the CPU only what is touched takes memory."""
+    with torch.inference_mode(False):  # a step, which may be the first to need it, computes in that mode
+        if device.type != "cpu":
+            return torch.zeros(*shape, dtype=dtype, device=device)
+        size = math.prod(shape) * dtype.itemsize
+        if size >= LARGE:
+            return_freed_memory()
+        # The system gives zeros when memory is first touched; torch.zeros would touch all of it.
+        return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).view(*shape)

@@ -69,10 +69,6 @@ def add_adapters(model: CausalLM, sizes: AdapterSizes | None, seed: int = 0) -> 
     if sizes is None:
         return
     targets = _targets(model, sizes)
-    if missing := sorted(set(sizes.targets) - {name.rpartition(".")[2] for name in targets}):
-        there = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, Linear)}
-        names = ", ".join(sorted(there))
-        raise CheckpointError(f"model.lora.targets: the model has no linear map {missing[0]}; name some of {names}")
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for linear in targets.values():
@@ -80,11 +76,12 @@ def add_adapters(model: CausalLM, sizes: AdapterSizes | None, seed: int = 0) -> 
 
 
 def _targets(model: CausalLM, sizes: AdapterSizes) -> dict[str, Linear]:
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, Linear) and name.rpartition(".")[2] in sizes.targets
-    }
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
+    there = {name.rpartition(".")[2] for name in linears}
+    if missing := sorted(set(sizes.targets) - there):
+        names = ", ".join(sorted(there))
+        raise CheckpointError(f"model.lora.targets: the model has no linear map {missing[0]}; name some of {names}")
+    return {name: linear for name, linear in linears.items() if name.rpartition(".")[2] in sizes.targets}
 
 
 def adapter_sizes(model: CausalLM, sizes: AdapterSizes) -> list[int]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from core.engine import kernel
+from core.engine.states import StateSizes
 from core.hub import count_positions
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
@@ -43,6 +44,8 @@ class ModelConfig:
     qk_norm: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
+    states: StateSizes | None = None
+    """Says which layers remember in place of attending: see states.py."""
     scored: bool = False
     """Says that layers have scores of their own: see scores.py."""
     other: str = ""
@@ -82,6 +85,11 @@ class ModelConfig:
             inv_freq=inv_freq,
             rope_scale=rope_scale,
         )
+
+    @property
+    def attending_layers(self) -> list[int]:
+        """List the layers that have keys and values."""
+        return [layer for layer in range(self.num_layers) if self.states is None or layer not in self.states.layers]
 
     def context(self, wanted: int | None) -> int:
         """Return how many tokens a call may have: `wanted`, by default all positions.

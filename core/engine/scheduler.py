@@ -16,9 +16,11 @@ from core.types import Completion, FinishReason, Sampling
 class Request:
     """Tracks one call on its way through the engine.
 
-    While it runs, it holds `pages`, and the keys and values of its first `computed` tokens lie there. `cached_tokens`
-    counts the tokens that other requests had computed, over all its prefills. `versions` counts, in order, the tokens
-    that each version of the weights sampled. `completion` is set at the end.
+    While it runs, it holds `pages`, and the keys and values of its first `computed` tokens lie there. Layers with
+    states have theirs in `slot`, and its prefill halts at `stops`, where these are copied; `copied` is the last page of
+    its completion at whose end they were. `cached_tokens` counts the tokens that other requests had computed, over all
+    its prefills. `versions` counts, in order, the tokens that each version of the weights sampled. `completion` is set
+    at the end.
     """
 
     request_id: str
@@ -29,6 +31,9 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
+    slot: int = 0
+    stops: tuple[int, ...] = ()
+    copied: int | None = None
     computed: int = 0
     cached_tokens: int = 0
     versions: dict[str, int] = field(default_factory=dict)
@@ -87,13 +92,13 @@ class Scheduler:
         a name: that is how a prompt shared by a group is prefilled once.
         """
         decode = [request for request in self.running if request.decodes]
-        # At most one prompt is computed in part. It goes first.
-        prefill = [
-            (request, min(request.length - request.computed, self.max_prefill_tokens))
-            for request in self.running
-            if not request.decodes
-        ]
-        budget = self.max_prefill_tokens - sum(count for _, count in prefill)
+        # What is computed in part goes first: one prompt, or more that have stops.
+        budget = self.max_prefill_tokens
+        prefill: list[tuple[Request, int]] = []
+        for request in self.running:
+            if not request.decodes and (count := _count_next(request, budget)):
+                prefill.append((request, count))
+                budget -= count
         # Prefixes whose last page is about to be computed.
         in_flight = {self.cache.missing_prefix(request.tokens, request.computed) for request, _ in prefill}
         postponed: list[Request] = []
@@ -113,10 +118,13 @@ class Scheduler:
                 self.waiting.appendleft(request)
                 break
             request.pages, request.computed = pages, computed
+            if self.cache.states is not None:
+                request.slot = self.cache.states.take(shared[-1] if shared else None)
+                request.stops = self.cache.find_stops(tokens)
             request.cached_tokens += computed
             self.cached_tokens += computed
             self.running.append(request)
-            prefill.append((request, min(cost, budget)))
+            prefill.append((request, _count_next(request, budget)))
             budget -= cost
             in_flight.add(missing)
         self.waiting.extendleft(reversed(postponed))  # back to the head of the queue, in their order
@@ -145,4 +153,12 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self.cache.release(request.pages)
-        request.pages, request.computed = [], 0
+        if self.cache.states is not None:
+            self.cache.states.drop(request.slot)
+        request.pages, request.computed, request.copied = [], 0, None
+
+
+def _count_next(request: Request, budget: int) -> int:
+    """Count the tokens that a step prefills: at most `budget`, and none behind the next stop."""
+    ends = [request.length, request.computed + budget, *(stop for stop in request.stops if stop > request.computed)]
+    return min(ends) - request.computed

@@ -66,6 +66,13 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
         _find_dtype(folder)
         other = any_decoder.load(config, folder, getattr(torch, dtype), place)
         any_decoder.check_forward(other, folder)
+        if beside := find_beside(other, folder):
+            logger.warning(
+                "%s: %d tensors beside the text model stay as they are, the first is %s",
+                folder,
+                len(beside),
+                min(beside),
+            )
         return other
     # Without data, the tensors take their number format before they take memory.
     model = make_empty(config).to(getattr(torch, dtype)).to_empty(device=place)
@@ -209,6 +216,7 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
     saved = {name: p.detach().cpu().contiguous() for name, p in (tensors or dict(model.named_parameters())).items()}
     if isinstance(model, AnyDecoder):
         any_decoder.save(model, folder, saved)
+        _copy_beside(find_beside(model, like), folder)
     else:
         save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
     for path in like.iterdir() if like != folder else ():
@@ -219,6 +227,32 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
         ):
             shutil.copyfile(path, folder / path.name)
     write_dtype(folder, max((t.dtype for t in saved.values()), key=lambda dtype: dtype.itemsize))
+
+
+def find_beside(model: AnyDecoder, folder: Path) -> dict[str, Path]:
+    """Return the tensors of `folder` that belong to other parts than the text model, and the file of each."""
+    beside = {}
+    for path in weight_files(folder):
+        with _name_broken_file(path), safe_open(path, "pt") as file:
+            beside.update(dict.fromkeys(filter(model.is_beside, file.keys()), path))
+    return beside
+
+
+def _copy_beside(beside: Mapping[str, Path], folder: Path) -> None:
+    """Write tensors of other files into a second file of `folder`, and the index of both."""
+    if not beside:
+        return
+    tensors = {}
+    for name, path in beside.items():
+        with _name_broken_file(path), safe_open(path, "pt") as file:
+            tensors[name] = file.get_tensor(name)
+    first, second = (folder / f"model-0000{part}-of-00002.safetensors" for part in (1, 2))
+    (folder / "model.safetensors").replace(first)
+    save_file(tensors, second, metadata={"format": "pt"})
+    with safe_open(first, "pt") as file:
+        weight_map = dict.fromkeys(file.keys(), first.name) | dict.fromkeys(tensors, second.name)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def write_dtype(folder: Path, dtype: torch.dtype) -> None:

@@ -178,14 +178,16 @@ def plan_memory(
         process += TORCHAO_BYTES * (optimizer.name == "adamw8bit") + COMPILER_BYTES * recipe.model.compile
     served = recipe.inference.is_served  # then the servers hold caches, and sampling takes nothing here
     kv_tokens, running = recipe.inference.kv_tokens, count_running(recipe)
+    sequences = recipe.inference.max_num_seqs
     kv = 0 if served else footprint.cache_bytes(config, kv_tokens, dtype)
+    states = 0 if served else footprint.state_bytes(config, sequences, dtype)
     packed = 0 if served else footprint.prepacked_bytes(config, dtype, device)
     step = footprint.step_bytes(
         config, dtype, prefilled=recipe.inference.max_prefill_tokens, sequences=running, kv_tokens=kv_tokens
     )
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
-    kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
+    stays = device == "cuda" or ahead  # decode graphs have recorded where the cache lies
     items = [_keep("process and libraries", process), _keep("weights", kept), _keep("reference", reference)]
     if optimizer.cpu_offload and device == "cuda":
         # They leave for the machine's memory one by one; compiled layers return those of half a layer at once.
@@ -195,7 +197,7 @@ def plan_memory(
     for role, other in frozen.items():
         # Such a role has an engine of its own with the recipe's settings.
         size = footprint.parameter_bytes(other, dtype) + footprint.prepacked_bytes(other, dtype, device)
-        size += footprint.cache_bytes(other, kv_tokens, dtype)
+        size += footprint.cache_bytes(other, kv_tokens, dtype) + footprint.state_bytes(other, sequences, dtype)
         items.append(_keep(f"frozen model of {role}", size))
     # Recorded decode steps keep their memory, and the logits that filters may look at again.
     logits = 4 * running * config.vocab_size
@@ -203,7 +205,8 @@ def plan_memory(
     items += [
         _keep("CUDA graphs", recorded),
         MemoryItem("prepacked weights", packed, packed if ahead else 0),
-        MemoryItem("KV cache", kv, kept_kv),
+        MemoryItem("KV cache", kv, stays * kv),
+        MemoryItem("states of inference.max_num_seqs", states, stays * states),
         MemoryItem("prefill and sampling", rollout=0 if served else step),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("allocator fragmentation", update=holes),

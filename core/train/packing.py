@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.engine.scores import Scores, attend_by_scores
+from core.engine.states import Advance, Recurrence, Runs, State
 from core.engine.varlen import VarlenCall, find_dtype, has_varlen
 from core.types import Row
 
@@ -229,6 +230,7 @@ class PackedAttention:
         ]
         self.segments = segments
         self.device = device
+        self.count, self.branch_roots = len(roots), branch_roots
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scores: Scores | None = None) -> Tensor:
         if scores is not None:
@@ -236,6 +238,30 @@ class PackedAttention:
         sizes = q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2]
         attend = self.varlen_call if has_varlen(q_THD.device, find_dtype(q_THD), *sizes) else self.padded
         return attend(q_THD, k_TKD, v_TKD)
+
+    def recur(self, layer: int, advance: Advance, *inputs: Tensor) -> Tensor:
+        """Feed every root to a layer with states, then every branch from the state at the end of its root."""
+        roots, branches = self.recurrences
+        kept: list[State] = []
+        outputs_T = roots(advance, inputs, lambda runs: None, lambda runs, state: kept.append(state))
+        if branches is None:
+            return outputs_T
+        ends = State(*(torch.cat(parts)[roots.order] for parts in zip(*kept, strict=True)))
+        root_of_branch = torch.tensor(self.branch_roots, device=self.device)
+
+        def read(runs: Runs) -> State:
+            return State(*(x[root_of_branch[runs.numbers_N]] for x in ends))
+
+        return torch.cat([outputs_T, branches(advance, inputs, read, lambda runs, state: None)])
+
+    @cached_property
+    def recurrences(self) -> tuple[Recurrence, Recurrence | None]:
+        roots, branches = (
+            Recurrence([s.start for s in part], [s.length for s in part], self.device) if part else None
+            for part in (self.segments[: self.count], self.segments[self.count :])
+        )
+        assert roots is not None
+        return roots, branches
 
     @cached_property
     def varlen_call(self) -> VarlenCall:

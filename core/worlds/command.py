@@ -16,6 +16,8 @@ from core.data.files import write_jsonl, write_records
 from core.options import show_errors
 from core.worlds.world import World, find_world
 
+FAMILY = "what the start model is: dense (default), a mixture of experts, or with gated delta nets"
+
 
 @show_errors(ValueError)
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     domains = (*world.domains, *world.rewrites)
     try:
         if options.split is None:
-            write_world(world, options.out, options.seed)
+            write_world(world, options.out, options.seed, options.family)
         elif not domains:
             parser.error(f"the world of {options.method} draws no tasks; its data come from another command")
         elif options.split not in world.splits:
@@ -46,13 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_world(world: World, folder: Path, seed: int) -> None:
+def write_world(world: World, folder: Path, seed: int, family: str) -> None:
     """Write the passages, the start model and the word lists of a world."""
     folder.mkdir(parents=True, exist_ok=True)
     if world.passages is not None:
         write_records(folder / "corpus.jsonl", world.passages())
     if world.corpus is not None:
-        world.build_model(folder / "model", seed)
+        world.build_model(folder / "model", seed, family)
     for name, words in world.word_lists.items():
         (folder / f"{name}.txt").write_text("\n".join(words) + "\n")
 
@@ -63,6 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("method", metavar="METHOD", help="a method with a world.py: a name in agentic/, or a folder")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="a folder, or with --split a file")
+    parser.add_argument("--family", default="qwen2", choices=("qwen2", "qwen3_moe", "qwen3_5_text"), help=FAMILY)
     parser.add_argument("--split", metavar="NAME", help="write tasks of this split instead of the start model")
     parser.add_argument("--domain", metavar="NAME", help="what the tasks are like (default: as in training)")
     parser.add_argument("--count", type=int, default=64, help="how many tasks (default: 64)")

@@ -1,7 +1,7 @@
-"""Builds the start models of `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a small Qwen2.
+"""Builds the start models of `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a small model.
 
-`build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
-`Qwen2Tokenizer` because `AutoTokenizer` replaces every other pre-tokenizer by that class's own.
+`build` writes a Hugging Face folder that `AutoTokenizer` and any loader of the family read. The tokenizer is trained
+inside `Qwen2Tokenizer` because `AutoTokenizer` replaces every other pre-tokenizer by that class's own.
 """
 
 from __future__ import annotations
@@ -10,17 +10,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from core.worlds.world import World
 
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {"intermediate_size": 352},
+    "qwen3_moe": {
+        "moe_intermediate_size": 176,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "head_dim": 32,
+        "attention_bias": True,
+    },
+    "qwen3_5_text": {
+        "intermediate_size": 352,
+        "head_dim": 32,
+        "layer_types": ["linear_attention", "full_attention", "full_attention"],
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+    },
+}
+"""Maps the families, by model_type, to the sizes that not all have."""
 
-def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:
-    """Write the tokenizer and untrained weights to `folder`; vocabulary size and `seed` determine the weights."""
+
+def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int, family: str = "qwen2") -> Path:
+    """Write the tokenizer and untrained weights to `folder`; vocabulary, `seed` and family determine the weights."""
     tokenizer.save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(model_config(tokenizer))
+        model = AutoModelForCausalLM.from_config(model_config(tokenizer, family), dtype=torch.float32)
         _prewire(model)
     model.save_pretrained(folder)
     return folder
@@ -53,15 +74,15 @@ def train_tokenizer(world: World) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
-    """Return the sizes of a model of 0.6 to 0.7M parameters.
+def model_config(tokenizer: PreTrainedTokenizerBase, family: str = "qwen2") -> PreTrainedConfig:
+    """Return the sizes of a model of 0.6 to 0.7M parameters, or with experts of 1.7M.
 
     `initializer_range` is near 1/sqrt(width) instead of 0.02, because so small a model learns faster from it.
     """
-    return Qwen2Config(
+    return AutoConfig.for_model(
+        family,
         vocab_size=len(tokenizer),
         hidden_size=128,
-        intermediate_size=352,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -71,6 +92,7 @@ def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **FAMILIES[family],
     )
 
 
@@ -78,15 +100,29 @@ def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
 def _prewire(model: Any, strength: float = 6.0) -> None:
     """Write in the attention patterns that small transformers learn late, so that copying takes seconds to learn.
 
-    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding). In the later layers
-    the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828). Everything stays
-    trainable.
+    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding), unless it is no
+    attention: then a convolution looks back. In the later layers the output projection undoes the value projection, as
+    in mimetic initialization (arXiv 2305.09828). Everything stays trainable.
     """
     config = model.config
     heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
     width = config.hidden_size // heads
     torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.2)
-    first, *later = (layer.self_attn for layer in model.model.layers)
+    first, *later = model.model.layers
+    if hasattr(first, "self_attn"):
+        _look_back(first.self_attn, config, strength)
+    for attention in (layer.self_attn for layer in later):
+        torch.nn.init.orthogonal_(attention.v_proj.weight)
+        # The value rows of a key/value head, once for each of the query heads (`groups`) that share it.
+        values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)
+        attention.o_proj.weight.copy_(values.reshape(-1, config.hidden_size).T)
+
+
+def _look_back(first: Any, config: Any, strength: float) -> None:
+    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    if hasattr(first, "q_norm"):  # half of the coordinates are `strength`, so the norms divide by this
+        first.q_norm.weight.fill_(strength / 2**0.5)
+        first.k_norm.weight.fill_(strength / 2**0.5)
     # A constant key, and a constant query rotated by `back` positions: their product is largest `back` tokens ago. The
     # two rows of a bias are the first and second coordinates of the rotary pairs.
     frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, width, 2) / width)
@@ -94,8 +130,3 @@ def _prewire(model: Any, strength: float = 6.0) -> None:
     for head, back in enumerate((1, 4, 2, 3)):
         rotated = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
         first.q_proj.bias.view(heads, 2, -1)[head] = strength * rotated
-    for attention in later:
-        torch.nn.init.orthogonal_(attention.v_proj.weight)
-        # The value rows of a key/value head, once for each of the query heads (`groups`) that share it.
-        values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)
-        attention.o_proj.weight.copy_(values.reshape(-1, config.hidden_size).T)

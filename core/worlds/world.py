@@ -111,11 +111,11 @@ class World:
 
         return start_model.train_tokenizer(self)
 
-    def build_model(self, folder: Path, seed: int = 0) -> Path:
-        """Write the start model, which depends on `seed` alone, to `folder`."""
+    def build_model(self, folder: Path, seed: int = 0, family: str = "qwen2") -> Path:
+        """Write the start model, which depends on `seed` and `family` alone, to `folder`."""
         from core.worlds import start_model
 
-        return start_model.build(folder, self.train_tokenizer(), seed)
+        return start_model.build(folder, self.train_tokenizer(), seed, family)
 
     def draw_tasks(self, split: str, count: int, seed: int = 0, domain: str | None = None) -> list[Task]:
         """Draw `count` different tasks of a split, by default of the first domain.

@@ -14,6 +14,8 @@ from transformers import (
     LlamaForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -28,11 +30,20 @@ from core.types import Completion, Row, Sampling
 from tests import kit
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+DELTA_NET = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
 ARCHITECTURES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen2_tied_yarn": (Qwen2Config, Qwen2ForCausalLM, {"tie_word_embeddings": True, "rope_parameters": YARN}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "llama": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True, "mlp_bias": True}),
+    "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM, DELTA_NET),
 }
 
 MODEL_CONFIG = ModelConfig(8, 4, 4, 1, 1, 1, 1, 1e-6, 64, False, False, False, False, False, (1.0,), 1.0)
@@ -43,6 +54,12 @@ Reference = Callable[[Path, Sequence[int], Sequence[int], float], torch.Tensor]
 
 @pytest.fixture(scope="session", params=ARCHITECTURES)
 def any_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(request.param, tmp_path_factory.mktemp(request.param), seed=0)
+
+
+@pytest.fixture(scope="session", params=[name for name in ARCHITECTURES if name != "qwen3_5"])
+def own_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose layers are ours."""
     return save_model(request.param, tmp_path_factory.mktemp(request.param), seed=0)
 
 

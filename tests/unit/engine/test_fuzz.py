@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -17,7 +18,7 @@ from core.engine.engine import Engine
 from core.engine.sampler import SamplingBatch, sample
 from core.engine.scheduler import Request
 from core.types import Sampling
-from tests.unit.conftest import count_idle
+from tests.unit.conftest import count_idle, save_model
 
 VOCAB = 96
 
@@ -100,6 +101,8 @@ class Orders:
             assert stats.num_running + stats.num_waiting + len(self.ended) == len(self.sampled_by)
         assert set(self.ended) == set(self.sampled_by)
         assert count_idle(self.engine.cache) == self.engine.cache.pages
+        if (states := self.engine.cache.states) is not None:
+            assert len(states._free) + len(states._copies) == states.slots
 
 
 def check(request: Request, sampled_by: list[int], models: list[Any]) -> None:
@@ -123,8 +126,9 @@ def check(request: Request, sampled_by: list[int], models: list[Any]) -> None:
         assert len(tokens) == sampling.max_new_tokens
 
 
-def test_whatever_happens_each_token_is_that_of_a_full_forward(qwen2, other_qwen2, fuzz_cases):
-    folders = [qwen2, other_qwen2]
+@pytest.mark.parametrize("name", ["qwen2", "qwen3_5"])
+def test_whatever_happens_each_token_is_that_of_a_full_forward(name, tmp_path, fuzz_cases):
+    folders = [save_model(name, tmp_path / str(seed), seed) for seed in (0, 1)]
     models = [AutoModelForCausalLM.from_pretrained(folder).eval() for folder in folders]
     rng = random.Random(0)
     checked = 0

@@ -44,7 +44,7 @@ def trained(folder: Path, dtype: str = "float32", steps: int = 3) -> CausalLM:
 
 @torch.inference_mode()
 def logits(model: CausalLM) -> torch.Tensor:
-    engine = Engine(model, max_model_len=64, kv_tokens=64)
+    engine = Engine(model, max_model_len=64, kv_tokens=64, page_size=64)
     engine.submit(IDS.tolist(), Sampling(max_new_tokens=1, temperature=0.0))
     return engine._compute(*engine.scheduler.schedule())
 
@@ -58,7 +58,7 @@ def test_new_adapters_change_no_bit_and_trained_ones_leave_the_start_model_as_it
     with lora.without_adapters(model):
         assert torch.equal(logits(model), logits(start))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
-    assert len(lora.find_adapters(model)) == 7 * model.config.num_layers
+    assert len(lora.find_adapters(model)) == 3 * model.config.num_layers + 4 * len(model.config.attending_layers)
 
 
 def test_gradients_are_those_of_the_whole_weights_by_the_chain_rule(any_model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import torch
 from hypothesis import settings
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from core.engine.cache import PagedCache
 from core.engine.scheduler import Request, Scheduler
+from core.engine.states import State, StateSizes, count_slots
 from core.types import Sampling
 from tests.unit.conftest import MODEL_CONFIG, compute, count_idle, read_stamps, stamps
 
@@ -21,9 +23,12 @@ PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=16).map(tuple)
 class PagesKeepTheirOwners(RuleBasedStateMachine):
     """The scheduler under an engine that writes stamps where keys and values go."""
 
+    config = MODEL_CONFIG
+
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PagedCache(MODEL_CONFIG, PAGES * PAGE, PAGE, torch.float32, torch.device("cpu"))
+        slots = count_slots(SEQUENCES)
+        self.cache = PagedCache(self.config, PAGES * PAGE, PAGE, torch.float32, torch.device("cpu"), slots)
         self.scheduler = Scheduler(self.cache, SEQUENCES, BUDGET)
         self.live: list[Request] = []
         self.submitted = 0
@@ -44,14 +49,13 @@ class PagesKeepTheirOwners(RuleBasedStateMachine):
         assert decode or prefill
         # Each running request computes something, and keeps its place among the running ones.
         assert self.scheduler.running == [*before, *(r for r, _ in prefill if r not in before)]
-        assert sorted(r.request_id for r in (*decode, *(r for r, _ in prefill))) == sorted(
-            r.request_id for r in self.scheduler.running
-        )
+        waits = [r for r in self.scheduler.running if r not in (*decode, *(r for r, _ in prefill))]
+        assert not waits or any(r.stops for r, _ in prefill)
         counts = [count for _, count in prefill]
         assert all(counts)
         assert sum(counts) <= BUDGET
-        unfinished = [r for r, count in prefill if r.computed + count < r.length]
-        assert len(unfinished) <= 1
+        ends = [(r, r.computed + count) for r, count in prefill]
+        assert len([r for r, end in ends if end < r.length and end not in r.stops]) <= 1
         if not before:
             assert prefill[0][0] is queue[0]  # nothing waits for ever
         for request, count in [*((request, 1) for request in decode), *prefill]:
@@ -59,13 +63,25 @@ class PagesKeepTheirOwners(RuleBasedStateMachine):
             assert torch.equal(read_stamps(self.cache, request.pages, start), stamps(request.tokens)[:start])
             request.computed += count
             compute(self.cache, request.pages, request.tokens[: request.computed], start)
+            self.advance(request, start)
         for request, _ in prefill:
-            self.cache.name(request.tokens[: request.computed], request.pages)
+            page = self.cache.name(request.tokens[: request.computed], request.pages)
+            if self.cache.states is not None and request.computed in request.stops:
+                self.cache.states.copy(request.slot, page)
         for request in list(self.scheduler.running):
             if request.computed == request.length:
                 request.output_ids.append(len(request.output_ids) % 2)
                 if len(request.output_ids) == request.sampling.max_new_tokens:
                     self.end(request)
+
+    def advance(self, request: Request, start: int) -> None:
+        """Read the state of the first `start` tokens, and write that of all that are computed."""
+        if (states := self.cache.states) is not None:
+            slot_N = torch.tensor([request.slot])
+            known = stamps(request.tokens[:start])[-1:] if start else torch.zeros(1)
+            assert states.read(0, slot_N).memory_NHDE.flatten() == known
+            now = stamps(request.tokens[: request.computed])[-1:]
+            states.write(0, slot_N, State(torch.zeros(1, 1, 1), now.view(1, 1, 1, 1)))
 
     @precondition(lambda self: self.live)
     @rule(choice=st.integers(0, 1 << 16))
@@ -83,6 +99,9 @@ class PagesKeepTheirOwners(RuleBasedStateMachine):
     @invariant()
     def running_requests_own_their_pages(self) -> None:
         assert len(self.scheduler.running) <= SEQUENCES
+        if (states := self.cache.states) is not None:
+            slots = [request.slot for request in self.scheduler.running]
+            assert sorted([*slots, *states._free, *states._copies.values()]) == list(range(states.slots))
         held = {page for request in self.scheduler.running for page in request.pages}
         assert count_idle(self.cache) == PAGES - len(held)
         for request in self.scheduler.running:
@@ -110,6 +129,16 @@ class PagesKeepTheirOwners(RuleBasedStateMachine):
 
 PagesKeepTheirOwners.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPagesKeepTheirOwners = PagesKeepTheirOwners.TestCase
+
+
+class StatesKeepTheirOwners(PagesKeepTheirOwners):
+    """The same, where the first of two layers keeps a state."""
+
+    config = replace(MODEL_CONFIG, num_layers=2, states=StateSizes((0,), (1, 1), (1, 1, 1)))
+
+
+StatesKeepTheirOwners.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStatesKeepTheirOwners = StatesKeepTheirOwners.TestCase
 
 
 def test_prompts_wait_for_each_other_only_when_they_share_a_page():

@@ -49,9 +49,9 @@ def calls(monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize("gathered", [1, 40_000, attention.GATHERED_BYTES])
-def test_prompts_with_cached_prefixes_and_in_parts(any_model, reference, calls, monkeypatch, gathered):
+def test_prompts_with_cached_prefixes_and_in_parts(own_model, reference, calls, monkeypatch, gathered):
     monkeypatch.setattr(attention, "GATHERED_BYTES", gathered)
-    engine = Engine.from_pretrained(any_model, device="cpu", max_model_len=128, kv_tokens=2048)
+    engine = Engine.from_pretrained(own_model, device="cpu", max_model_len=128, kv_tokens=2048)
     engine.scheduler.max_prefill_tokens = 100
     shared, requests = tuple(range(40)), []
     for number in range(12):
@@ -63,7 +63,7 @@ def test_prompts_with_cached_prefixes_and_in_parts(any_model, reference, calls, 
     assert engine.stats().cached_tokens > 0
     assert (max(calls) > 1) == (gathered > 1)
     for request in requests:
-        expected = reference(any_model, request.prompt_ids, request.completion.token_ids, 1.0)
+        expected = reference(own_model, request.prompt_ids, request.completion.token_ids, 1.0)
         torch.testing.assert_close(torch.tensor(request.completion.logprobs), expected, atol=1e-5, rtol=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from core.engine import weights
 from core.train import packing, trainer
 from core.train.packing import grow_trees, pack_rows
 from core.types import Row
-from tests.unit.conftest import gradients
+from tests.unit.conftest import gradients, save_model
 
 
 def make_rows(seed: int, groups: int = 4, members: int = 5) -> list[Row]:
@@ -63,8 +64,10 @@ def test_no_group_gives_up_its_prompt_for_the_few_tokens_that_all_prompts_begin_
     assert sorted((len(tree.rows), tree.root, tree.length) for tree in trees) == [(1, 63, 63), *[(12, 62, 74)] * 7]
 
 
-def test_random_batches_have_the_gradients_of_separate_rows(qwen2, monkeypatch, fuzz_cases):
+@pytest.mark.parametrize("name", ["qwen2", "qwen3_5"])
+def test_random_batches_have_the_gradients_of_separate_rows(name, tmp_path, monkeypatch, fuzz_cases):
     """Shared prompts, holes in masks, all loss units, packs, buckets and chunks of logits of any size."""
+    folder = save_model(name, tmp_path, seed=0)
     for case in range(fuzz_cases // 200):
         rng = random.Random(case)
         rows = [replace(row, rollout_id=row.rollout_id // 2) for row in make_rows(case, members=rng.randint(1, 7))]
@@ -77,10 +80,10 @@ def test_random_batches_have_the_gradients_of_separate_rows(qwen2, monkeypatch, 
             "loss_agg": rng.choice(["rollout", "turn", "token"]),
             "temperature": rng.choice([1.0, 0.7]),
         }
-        single = gradients(qwen2, rows, max_tokens=1, **options)
+        single = gradients(folder, rows, max_tokens=1, **options)
         monkeypatch.setattr(packing, "BUCKET_PRODUCTS", rng.choice([0, 300, 1 << 20]))
         monkeypatch.setattr(trainer, "LOGITS_PER_CHUNK", 96 * rng.choice([1, 5, 1000]))
-        packed = gradients(qwen2, rows, max_tokens=rng.choice([60, 200, 4096]), **options)
+        packed = gradients(folder, rows, max_tokens=rng.choice([60, 200, 4096]), **options)
         monkeypatch.undo()
         for name, gradient in single.items():
             torch.testing.assert_close(packed[name], gradient, atol=2e-6, rtol=1e-4, msg=f"case {case}, {name}")

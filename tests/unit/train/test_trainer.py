@@ -352,9 +352,9 @@ def test_a_frozen_head_computes_each_chunk_once_and_the_same_gradients(qwen2, mo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pack_bytes_counts_what_a_layer_keeps(any_model, dtype):
+def test_pack_bytes_counts_what_a_layer_keeps(own_model, dtype):
     """The second layer adds to the estimate what autograd keeps for it."""
-    model = weights.load(any_model, dtype)
+    model = weights.load(own_model, dtype)
     prompt = tuple(range(64))
     rows = [Row((*prompt, i, *range(20)), (1,) * 12, (-1.0,) * 12, 1.0, i) for i in range(8)]
     (pack,) = pack_rows(rows, 4096, torch.device("cpu"))
