@@ -1,4 +1,4 @@
-"""Compare rollout throughput: our engine, `model.generate` (static and dynamic cache), vLLM.
+"""Compare rollout throughput: our engine, the same with transformers' layers, `model.generate`, vLLM.
 
 The regimes are distinct prompts, groups on one prompt, heavy-tailed lengths, and sessions of five turns. A row whose
 log-probs differ by more than 1e-5 from those of a full forward is marked.
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.speed.engines import EmbeddedSide, Generate, TransformersSide, max_logprob_error
 from benchmarks.speed.measure import Timing, align_columns, ratio, repeat
@@ -45,7 +47,7 @@ def compare(
     from transformers import AutoModelForCausalLM
 
     hf = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    model = weights.load(folder, dtype).eval()
+    model, other = weights.load(folder, dtype).eval(), weights.load_other(folder, dtype, torch.device("cpu"))
     vocab_size = model.config.vocab_size
     result: dict[str, Any] = {}
     for regime, requests in make_regimes(vocab_size, scale=scale).items():
@@ -53,14 +55,20 @@ def compare(
             continue
         turns = SESSION_TURNS if regime == "sessions" else 1
         longest = longest_sequence(requests, turns)
-        ours = EmbeddedSide(model, len(requests), longest)
+        ours, theirs = (EmbeddedSide(layers, len(requests), longest) for layers in (model, other))
+
+        def reset(engines: Sequence[EmbeddedSide] = (ours, theirs)) -> None:
+            for engine in engines:
+                engine.reset()
+
         sides: dict[str, Generate] = {
             OURS: ours.generate,
+            "transformers' layers": theirs.generate,
             "generate static": TransformersSide(hf, "static").generate,
             "generate dynamic": TransformersSide(hf, "dynamic").generate,
         }
         runs: dict[str, Callable[[], tuple[list[GenerationSample], Timing]]] = {
-            side: partial(repeat, partial(run_turns, generate, requests, turns, vocab_size), repeats, before=ours.reset)
+            side: partial(repeat, partial(run_turns, generate, requests, turns, vocab_size), repeats, before=reset)
             for side, generate in sides.items()
         }
         if vllm_python:

@@ -62,24 +62,29 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
         dtype, reason = choose_dtype(config, place)
         logger.info("%s: dtype auto is %s (%s)", folder, dtype, reason)
     if config.other:
-        check_unquantized(folder)
-        _find_dtype(folder)
-        other = any_decoder.load(config, folder, getattr(torch, dtype), place)
-        any_decoder.check_forward(other, folder)
-        if beside := find_beside(other, folder):
-            logger.warning(
-                "%s: %d tensors beside the text model stay as they are, the first is %s",
-                folder,
-                len(beside),
-                min(beside),
-            )
-        return other
+        return load_other(folder, dtype, place)
     # Without data, the tensors take their number format before they take memory.
     model = make_empty(config).to(getattr(torch, dtype)).to_empty(device=place)
     model.inv_freq = torch.tensor(config.inv_freq)
     if config.tie_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     load_into(model, folder)
+    return model
+
+
+def load_other(folder: Path, dtype: str, device: torch.device) -> AnyDecoder:
+    """Build the model of `folder` with the layers of transformers, also where there are layers of ours."""
+    from transformers import AutoConfig
+
+    config = any_decoder.describe(AutoConfig.from_pretrained(folder))
+    check_unquantized(folder)
+    _find_dtype(folder)
+    model = any_decoder.load(config, folder, getattr(torch, dtype), device)
+    any_decoder.check_forward(model, folder)
+    if beside := find_beside(model, folder):
+        logger.warning(
+            "%s: %d tensors beside the text model stay as they are, the first is %s", folder, len(beside), min(beside)
+        )
     return model
 
 
