@@ -57,11 +57,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue data environment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--preset", required=True, help="the recipe: a name in agentic/agent/presets, or a file")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--tasks", type=int, required=True, metavar="N", help="tasks of each environment")
-    parser.add_argument("--first", type=int, default=0, metavar="INDEX", help="the first one's index (default: 0)")
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
-    )
+    add = parser.add_argument
+    add("--preset", required=True, help="the recipe: a name in agentic/agent/presets, or a file")
+    add("--out", type=Path, required=True, metavar="FILE")
+    add("--tasks", type=int, required=True, metavar="N", help="tasks of each environment")
+    add("--first", type=int, default=0, metavar="INDEX", help="the first one's index (default: 0)")
+    add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe")
     return parser

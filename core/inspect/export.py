@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,7 @@ from core.runs.files import append_batch, write_lines
 from core.runs.record import RecordedRollout
 from core.runs.run_folder import RunFolder
 
-FORMATS: dict[str, Callable[[RecordedRollout, dict[int, Any]], dict[str, Any]]] = {
-    "training-trace": write_training_trace,
-    "atif": write_atif,
-}
+FORMATS = {"training-trace": write_training_trace, "atif": write_atif}
 
 
 def write_foreign(rollouts: Iterable[RecordedRollout], form: str, out: Path) -> int:
