@@ -21,6 +21,8 @@ from core.types import Completion, Group, Row, RowUnit, Task, Trajectory, Turn
 
 SCALES = "loss_scales"
 """Names the field of a row that holds its weight, once for each response token."""
+RECORDED = [*"prompts responses response_mask rollout_log_probs old_log_probs advantages extra_fields".split(), SCALES]
+"""Names the fields of a row that its record is made of."""
 
 
 class VerlRow(NamedTuple):
@@ -126,23 +128,22 @@ def split_rollouts(keys: Sequence[str], count: int) -> list[list[str]]:
 def record_rows(step: int, group: int, task: Task, rows: Sequence[Mapping[str, Any]]) -> Record:
     """Return a rollout of a step as a line of the record: a turn of each run of trained tokens of its rows.
 
-    A row holds verl's fields, as lists. They have the trained turns alone: not their roles, why each ended, and the
-    calls of tools.
+    The rows hold the trained turns alone: not their roles, why each ended, and the calls of tools.
     """
     turns: list[Turn] = []
     trained = []
     for row in rows:
-        prompt, mask, logprobs = tuple(row["prompts"]), row["response_mask"], tuple(row["rollout_log_probs"])
-        response, first = tuple(row["responses"]), len(turns)
+        prompt, response, mask, logprobs = (tuple(row[name].tolist()) for name in RECORDED[:4])
+        first, version = len(turns), str(row["extra_fields"]["max_global_steps"])
         for is_trained, run in groupby(range(len(mask)), mask.__getitem__):
             if is_trained:
                 places = list(run)
                 sampled = slice(places[0], places[-1] + 1)
-                done = Completion(response[sampled], logprobs[sampled], "stop", str(row["extra"]["max_global_steps"]))
+                done = Completion(response[sampled], logprobs[sampled], "stop", version)
                 turns.append(Turn("policy", (*prompt, *response[: places[0]]), done, True))
         if own := tuple(range(first, len(turns))):
-            advantage = max(row["advantages"], key=abs)  # 0 where the mask is
-            whole = Row((*prompt, *response), tuple(mask), logprobs, advantage, 0, own)
-            trained.append(TrainedRow(whole, row["old_log_probs"], max(row[SCALES]) or None))
-    trajectory = read_rollout(rows[0]["extra"][NOTES], task.task_id, turns)
+            advantage = max(row["advantages"].tolist(), key=abs)  # 0 where the mask is
+            whole = Row((*prompt, *response), mask, logprobs, advantage, 0, own)
+            trained.append(TrainedRow(whole, row["old_log_probs"].tolist(), max(row[SCALES].tolist()) or None))
+    trajectory = read_rollout(rows[0]["extra_fields"][NOTES], task.task_id, turns)
     return record_rollout("train", step, group, task, trajectory, trained)

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from core.backends.rollouts import NOTES, summarize_notes
 from core.backends.verl.data import read_row
 from core.backends.verl.loss import rollout_loss
 from core.backends.verl.rows import (
+    RECORDED,
     SCALES,
     BatchRow,
     credit_rows,
@@ -177,17 +179,13 @@ class RolloutTrainer(PPOTrainer):
         every, step = self._recipe.run.record_every, self.global_steps
         if not every or (step % every and step > 1):
             return
-        names = ["prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", "advantages", SCALES]
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-        keys.sort(key=lambda key: int(key.rpartition("_")[2]))
-        groups: defaultdict[str, defaultdict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        for key, row in _read_rows(batch, keys, *names, "extra_fields").items():
-            lists = {name: row[name].tolist() for name in names}
-            groups[key.rsplit("_", 2)[0]][name_rollout(key)].append({**lists, "extra": row["extra_fields"]})
-        records = []
-        for number, (uid, rollouts) in enumerate(groups.items()):
+        keys.sort(key=lambda key: (name_rollout(key), int(key.rpartition("_")[2])))
+        rows, records = _read_rows(batch, keys, *RECORDED), []
+        for number, (uid, group) in enumerate(groupby(rows, lambda key: name_rollout(name_rollout(key)))):
             task = self._read_task(batch, uid) or Task(uid, "", ())
-            records += [record_rows(step, number, task, rows) for rows in rollouts.values()]
+            for _, rollout in groupby(group, name_rollout):
+                records.append(record_rows(step, number, task, [rows[key] for key in rollout]))
         self._rollouts.append(records)
 
     @cached_property

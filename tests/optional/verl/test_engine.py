@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,24 +35,11 @@ OVERRIDES = (
 def process_group(verl: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One process, and a platform without an accelerator, which verl does not bring."""
     from verl.plugin.platform import platform_manager
-    from verl.plugin.platform.platform_cuda import PlatformCUDA
 
-    names = {
-        "device_name": property(lambda _: "cpu"),
-        "device_module": property(lambda _: memory),
-        "is_available": lambda _: False,
-        "current_device": lambda _: "cpu",
-        "set_device": lambda *_: None,
-        "synchronize": lambda *_: None,
-        "empty_cache": lambda _: None,
-        "communication_backend_name": lambda _: "gloo",
-    }
-    usage = "memory_allocated memory_reserved max_memory_allocated max_memory_reserved".split()
-    memory = SimpleNamespace(
-        **{name: lambda *_: 0 for name in usage}, mem_get_info=lambda *_: (1, 1), empty_cache=lambda: None
-    )
+    from tests.optional.verl.cpu_platform import PlatformCPU
+
     before = platform_manager.get_platform()
-    platform_manager.set_platform(type("PlatformCPU", (PlatformCUDA,), names)())
+    platform_manager.set_platform(PlatformCPU())
     monkeypatch.setattr("verl.workers.engine.fsdp.transformer_impl.device_name", "cpu")
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         monkeypatch.setitem(os.environ, name, value)
