@@ -317,7 +317,8 @@ def check_memory(
     if planned.peak <= available:
         _check_host_memory(plan_host_memory(recipe, config, device), host)
         return
-    ladders = list(_list_ladders(recipe, context_length(recipe, config), _can_offload(recipe, config, device, host)))
+    context, can_offload = context_length(recipe, config), _can_offload(recipe, config, device, host)
+    ladders = list(_list_ladders(recipe, context, can_offload, config.states is not None))
     settings, peak = find_fitting_settings(recipe, ladders, available, plan)
     shown = " ".join(f"{key}={str(value).lower()}" for key, value in settings.items())
     fix = f"it fits with --set {shown.replace(' ', ' --set ')}"
@@ -373,13 +374,14 @@ def find_fitting_settings(
     return settings, plan(replace_keys(recipe, settings)).peak
 
 
-def _list_ladders(recipe: Recipe, context: int, can_offload: bool) -> Iterator[tuple[str, list[Any]]]:
+def _list_ladders(recipe: Recipe, context: int, can_offload: bool, has_states: bool) -> Iterator[tuple[str, list[Any]]]:
     """Yield the keys that save memory, the least harmful first, each with its values from mild to strong."""
     if not recipe.optimizer.gradient_checkpointing:
         yield "optimizer.gradient_checkpointing", [True]
     halvings = {
         "optimizer.max_tokens_per_pack": (recipe.optimizer.max_tokens_per_pack, context),
         "inference.kv_tokens": (recipe.inference.kv_tokens, context),
+        **({"inference.max_num_seqs": (recipe.inference.max_num_seqs, 1)} if has_states else {}),
     }
     for key, (value, least) in halvings.items():
         values = [value >> shift for shift in range(1, value.bit_length()) if value >> shift > least]

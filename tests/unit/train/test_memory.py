@@ -92,6 +92,8 @@ def test_what_a_run_keeps_is_exact(any_model, dtype, offload):
     ]
     assert size_of(plan, "prepacked weights") == count_bytes(packed)
     assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv[:, :, engine.cache.page_size :]])
+    states = engine.cache.states
+    assert size_of(plan, "states of inference.max_num_seqs") == (count_bytes(states.tensors) if states else 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
