@@ -94,7 +94,10 @@ def check_settings(recipe: Recipe, config: Any) -> None:
             "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
         )
     if algorithm.dynamic_sampling:
-        raise RecipeError("algorithm.dynamic_sampling has no place on verl yet; set it to false")
+        raise RecipeError(
+            "algorithm.dynamic_sampling has no place on verl, whose filter takes the 0 of a failed rollout for a "
+            "reward; set it to false"
+        )
 
 
 def _needs_of_older(recipe: Recipe) -> dict[str, tuple[Any, str]]:
