@@ -17,10 +17,10 @@ if TYPE_CHECKING:
         WorkspaceLimits,
         WorkspaceUnavailable,
         check_paths,
+        find_bad_path,
     )
     from core.sandbox.workspace.docker import DockerWorkspace
     from core.sandbox.workspace.isolated import IsolatedWorkspace, choose_backend
-    from core.sandbox.workspace.paths import find_bad_path
 
 __all__ = [
     "GIT",

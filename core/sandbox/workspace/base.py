@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
@@ -289,6 +289,23 @@ def check_paths(paths: Sequence[str], workdir: str) -> None:
             raise ValueError(f"{path!r} would cover the workspace's own {workdir}, /tmp or packages")
         if any(PurePosixPath(path).is_relative_to(own) for own in (workdir, "/tmp")):
             raise ValueError(f"{path!r} would be covered by the workspace's own {workdir} or /tmp")
+
+
+def find_bad_path(files: Any) -> tuple[str, str] | None:
+    """Return what is wrong with the files of a record, and the fix; None if they can lie in a folder."""
+    if not isinstance(files, Mapping):
+        return f"is a {type(files).__name__}", "give the files as path -> text"
+    for path, text in files.items():
+        plain = PurePosixPath(path)
+        if path != str(plain) or not plain.parts or plain.is_absolute() or {"..", "\0"} & {*plain.parts, *path}:
+            return f"has the path {path!r:.99}", "give plain paths inside of the folder, such as a/b.py"
+        if any(len(part.encode(errors="replace")) > 255 for part in plain.parts):
+            return f"has the path {path!r:.99}", "give names of at most 255 bytes"
+        if not isinstance(text, str):
+            return f"has no text at {path}", "give the file's text"
+        if both := [str(folder) for folder in plain.parents if str(folder) in files]:
+            return f"has {both[0]} as a file and as a folder", "rename one of them"
+    return None
 
 
 def receive_listener(channel: socket.socket) -> socket.socket:
