@@ -100,9 +100,10 @@ def model_config(tokenizer: PreTrainedTokenizerBase, family: str = "qwen2") -> P
 def _prewire(model: Any, strength: float = 6.0) -> None:
     """Write in the attention patterns that small transformers learn late, so that copying takes seconds to learn.
 
-    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding), unless it is no
-    attention: then a convolution looks back. In the later layers the output projection undoes the value projection, as
-    in mimetic initialization (arXiv 2305.09828). Everything stays trainable.
+    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding). Where it is a gated
+    delta net, a convolution does so, and its memory lasts for about a hundred tokens instead of one. In the later
+    layers the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
+    Everything stays trainable.
     """
     config = model.config
     heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
@@ -111,6 +112,8 @@ def _prewire(model: Any, strength: float = 6.0) -> None:
     first, *later = model.model.layers
     if hasattr(first, "self_attn"):
         _look_back(first.self_attn, config, strength)
+    else:
+        first.linear_attn.A_log.fill_(-5.0)  # a token takes 1 % of the memory: exp(-5) * softplus(1)
     for attention in (layer.self_attn for layer in later):
         torch.nn.init.orthogonal_(attention.v_proj.weight)
         # The value rows of a key/value head, once for each of the query heads (`groups`) that share it.
