@@ -317,7 +317,7 @@ class Loop:
         if reply.error is not None:
             self.counts[f"malformed_{reply.error.kind}"] += 1
             return [self.method.renderer.message("tool", f"error: {reply.error.message}")]
-        return [await self.run_call(chat, call, tools) for call in reply.calls]
+        return [replace(await self.run_call(chat, call, tools), call_id=call.shown_id) for call in reply.calls]
 
     async def run_call(self, chat: Conversation, call: ToolCall, tools: list[ToolSchema]) -> Message:
         renderer = self.method.renderer

@@ -34,7 +34,7 @@ class Answer:
     `number` counts the answers of the session from 1, and `wire_key` stands in all ids under which the client will send
     the answer back. `continuation` says where its request continued. `kept` says for each stored answer before this one
     whether its thoughts stand in `prompt_ids`. `stop_text` is the client's stop text that ended it, if any. `seconds`
-    are those of its sampling (`Turn.seconds`).
+    are those of its sampling (`Turn.seconds`). `shown_ids` are those of its calls in its text, where they stand there.
     """
 
     number: int
@@ -50,6 +50,7 @@ class Answer:
     stop_text: str | None
     trainable: bool
     seconds: tuple[float, float]
+    shown_ids: tuple[str, ...] = ()
     delivered: bool = False
     retried: bool = False
 

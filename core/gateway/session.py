@@ -177,6 +177,7 @@ class GatewaySession:
             stop_text=stop_text,
             trainable=trainable,
             seconds=seconds,
+            shown_ids=tuple(call.shown_id for call in reply.calls),
         )
         self._tree.add(answer)
         return answer

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, get_args
 
 from core.gateway.history import Answer, Continuation
@@ -83,10 +84,17 @@ class Transcriber:
         shown_tools = [tool.to_openai() for tool in tools]
         bare = [_BARE[message.role] for message in continuation.messages]
         answers = {i: entry for i, entry in enumerate(continuation.entries) if isinstance(entry, Answer)}
+        call_ids = self._find_call_ids(continuation)
         hidden: set[int] = set()
         if history == "template":
             thinking = [i for i, answer in answers.items() if answer.reasoning_tokens]
-            shown = self.renderer.find_shown_thoughts(bare, thinking, shown_tools) if thinking else []
+            told = [
+                replace(each, calls=tuple(ToolCall(call.name, {}, call_ids[call.call_id]) for call in message.calls))
+                if call_ids
+                else each
+                for each, message in zip(bare, continuation.messages, strict=True)
+            ]
+            shown = self.renderer.find_shown_thoughts(told, thinking, shown_tools) if thinking else []
             hidden = {i for i, shows in zip(thinking, shown, strict=True) if not shows}
         kept = tuple([i not in hidden for i in answers])
         # The prompt goes on from the last answer before which nothing has changed since it was sampled.
@@ -102,7 +110,7 @@ class Transcriber:
             if isinstance(entry, Answer):
                 messages.append(self.encode_sampled(entry, i not in hidden))
             else:
-                messages.append(self.encode_message(entry))
+                messages.append(self.encode_message(entry, call_ids))
         if base is None:
             return self.renderer.render(messages, shown_tools), kept
         tail = self.continue_after(base.completion, self.renderer.render(messages, shown_tools, after=start))
@@ -133,7 +141,19 @@ class Transcriber:
             return Message("assistant", ids[answer.reasoning_tokens :])
         return Message("assistant", (*self.renderer.find_opening(answer.prompt_ids), *ids))
 
-    def encode_message(self, message: WireMessage) -> Message:
+    def _find_call_ids(self, continuation: Continuation) -> dict[str, str]:
+        """Return the id that a template like Kimi's shows for each call, by its id on the wire: as the model wrote it.
+
+        Calls that no policy sampled here have the number of the calls before them. Other templates show none.
+        """
+        found: dict[str, str] = {}
+        for message, entry in zip(continuation.messages, continuation.entries, strict=True):
+            written = entry.shown_ids if isinstance(entry, Answer) else ()
+            for i, call in enumerate(message.calls if self.renderer.shows_ids else ()):
+                found[call.call_id] = written[i] if i < len(written) else f"functions.{call.name}:{len(found)}"
+        return found
+
+    def encode_message(self, message: WireMessage, call_ids: Mapping[str, str] = MappingProxyType({})) -> Message:
         """Encode a message that no policy sampled here; its calls are left to the template."""
         calls = []
         for call in message.calls:
@@ -141,13 +161,16 @@ class Transcriber:
             if isinstance(arguments, CallError) or not isinstance(arguments, dict):
                 raise refuse("messages", f"the arguments of call {call.call_id!r} are no JSON object")
             self._check_plain(" ".join((call.name, *list_keys(arguments))), "messages")
-            calls.append(ToolCall(call.name, arguments))
-        return replace(self.renderer.message(message.role, message.text), calls=tuple(calls))
+            calls.append(ToolCall(call.name, arguments, call_ids.get(call.call_id, "")))
+        call_id = call_ids.get(message.call_id or "", "")
+        return replace(self.renderer.message(message.role, message.text), calls=tuple(calls), call_id=call_id)
 
     def continue_after(self, completion: Completion, tail: Ids) -> Ids:
         """Return what follows a completion in the next prompt: `tail`, less an end token that was sampled already."""
-        ended = bool(completion.token_ids) and completion.token_ids[-1] in self._ends
-        return tail[1:] if ended and tail and tail[0] in self._ends else tail
+        last = completion.token_ids[-1:]
+        # A role's token that the model did not sample, as GLM's, is no end token in the place of another.
+        known = tail[:1] == last or tail[:1] == (self.tokenizer.eos_token_id,)
+        return tail[1:] if known and last and last[0] in self._ends else tail
 
 
 def list_keys(value: Any) -> list[str]:

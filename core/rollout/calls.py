@@ -52,4 +52,8 @@ class TemplateCalls(TurnFormat):
 
     def show_results(self, reply: Ids, results: Sequence[str]) -> Ids:
         """Return the ids that follow a reply: its results as messages of the tools, and the head of the next reply."""
-        return self.renderer.render_between(reply, *(self.renderer.message("tool", text) for text in results))
+        calls = self.read_calls((), reply).calls if self.renderer.shows_ids else ()
+        shown_ids = [call.shown_id for call in calls] + [""] * (len(results) - len(calls))
+        tools = [self.renderer.message("tool", text) for text in results]
+        tools = [replace(tool, call_id=shown_id) for tool, shown_id in zip(tools, shown_ids, strict=False)]
+        return self.renderer.render_between(reply, *tools)

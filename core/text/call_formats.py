@@ -92,7 +92,8 @@ def _read_llama_call(text: str, start: int) -> tuple[ToolCall, int] | CallError:
 
 def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     """Return the format in which the chat template shows earlier calls; None if it shows none, or in another one."""
-    call = {"type": "function", "function": {"name": "probe_name", "arguments": {"probe_key": "probe_value"}}}
+    function = {"name": "probe_name", "arguments": {"probe_key": "probe_value"}}
+    call = {"type": "function", "id": "functions.probe_name:0", "function": function}
     messages = [{"role": "user", "content": "-"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     try:
         shown = tokenizer.apply_chat_template(messages, tokenize=False)
@@ -102,6 +103,16 @@ def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
         from core.text.qwen_coder import read_qwen_coder  # the longest reader, for the templates that need it
 
         return read_qwen_coder
+    if re.search(
+        r"<tool_call>\s*probe_name\s*<arg_key>probe_key</arg_key>\s*<arg_value>probe_value</arg_value>", shown
+    ):
+        from core.text.glm import read_glm
+
+        return read_glm
+    if "<|tool_call_begin|>functions.probe_name:0<|tool_call_argument_begin|>{" in shown:
+        from core.text.kimi import read_kimi
+
+        return read_kimi
     if re.search(r'<tool_call>\s*\{"name": "probe_name"', shown):
         return read_hermes
     return read_llama if re.search(r'\{"name": "probe_name", "parameters"', shown) else None

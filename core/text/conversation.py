@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -21,13 +21,13 @@ from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall, split_thoughts
 MAX_CACHED_CHARACTERS = 400
 """Limits the texts whose ids are cached."""
 
-NO_THOUGHTS = f"{THOUGHT}\n\n{THOUGHT_END}\n\n"
-"""Holds what Qwen3.5's template writes before an answer whose thoughts it does not see."""
-
 OPENING_TOKENS = 16
 """Counts the tokens at the end of a prompt in which thoughts that were opened there, or left empty, are looked for."""
 
 _OPENING = re.compile(rf"{THOUGHT}\s*(?:{THOUGHT_END}\s*)?\Z")
+_NO_THOUGHTS = re.compile(rf"(\s*+)(?:{THOUGHT}\s*)?{THOUGHT_END}\s*\Z")
+"""Matches what templates (of Qwen3.5, GLM, Kimi) write before an answer whose thoughts they do not see."""
+
 _MARK = re.compile("\ue000(\\d+)\ue001")
 
 
@@ -40,11 +40,15 @@ class Markup:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Holds one encoded message; `Renderer.message` makes it. `calls` are tool calls that the template writes."""
+    """Holds one encoded message; `Renderer.message` makes it. `calls` are tool calls that the template writes.
+
+    `call_id` is the id of the call whose result this is, where the template shows such ids (ToolCall.shown_id).
+    """
 
     role: str
     ids: Ids
     calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class Renderer:
         self.tokenizer = tokenizer
         self._options = dict(options or {})
         self._special_ids = special_ids(tokenizer)
+        self.shows_ids = "tool_call_id" in str(getattr(tokenizer, "chat_template", ""))
+        """Whether the template shows which call a result answers."""
         self._encode_markup_cached = lru_cache(maxsize=4096)(self._encode_markup)
         self._encode_text = partial(encode_text, tokenizer)
         self._encode_text_cached = lru_cache(maxsize=4096)(self._encode_text)
@@ -99,8 +105,23 @@ class Renderer:
 
         The end token is left out: the template adds that itself.
         """
-        has_end = bool(ids) and ids[-1] == self.tokenizer.eos_token_id
+        has_end = bool(ids) and ids[-1] in self.ends
         return Message("assistant", self.find_opening(prompt) + (ids[:-1] if has_end else ids))
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """Holds the ids that end an answer: the end token, and special ones with which the template goes on behind it.
+
+        So a reply of GLM ends with the token of the next role.
+        """
+        ends, messages = {self.tokenizer.eos_token_id}, [self.message(role, "-") for role in ("user", "assistant")]
+        for role in ("user", "tool"):
+            try:
+                tail = self.render([*messages, self.message(role, "-")], after=1)
+            except Exception:  # templates raise what they like
+                continue
+            ends |= {*tail[:1]} & {*self.tokenizer.all_special_ids}
+        return frozenset(ends)
 
     def quote(self, ids: Ids) -> Ids:
         """Return an assistant's message as content for another: without special tokens, or thoughts that end."""
@@ -135,22 +156,42 @@ class Renderer:
         """
         dash = self.message("user", "-")
         tail = self.render([dash, replace(dash, role="assistant"), *messages], after=1)
-        ended = reply[-1:] == tail[:1] == (self.tokenizer.eos_token_id,)
+        ended = reply[-1:] == tail[:1] and reply[-1] in self.ends
         return tail[1:] if ended else tail
 
     def find_shown_thoughts(
         self, messages: Sequence[Message], thinking: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[bool]:
         """Return for each index in `thinking` whether the template shows the thoughts of that assistant's message."""
-        contents = {i: f"{THOUGHT}\n{_mark(i)}\n{THOUGHT_END}\n\n-" for i in thinking}
+        placeholders: list[dict[str, Any]] = [{"role": message.role, "content": "-"} for message in messages]
+        for i in thinking:
+            thoughts = {"reasoning_content": _mark(i)}
+            own = {"content": f"{THOUGHT}\n{_mark(i)}\n{THOUGHT_END}\n\n-"}
+            placeholders[i] |= thoughts if self._takes_thoughts else own
+        for placeholder, message in zip(placeholders, messages, strict=True):
+            if message.calls:
+                placeholder["tool_calls"] = [_show_call(call, dict(call.arguments)) for call in message.calls]
         rendered = self.tokenizer.apply_chat_template(
-            [{"role": message.role, "content": contents.get(i, "-")} for i, message in enumerate(messages)],
+            placeholders,
             tools=list(tools) or None,
             tokenize=False,
             add_generation_prompt=True,
             **self._options,
         )
         return [_mark(i) in rendered for i in thinking]
+
+    @cached_property
+    def _takes_thoughts(self) -> bool:
+        """Whether the template shows thoughts that stand in a field of their own."""
+        call = _show_call(ToolCall("-", {}, "-"), {})  # with a call, since Kimi's shows the thoughts of no other answer
+        answer = {"role": "assistant", "content": "-", "reasoning_content": _mark(0), "tool_calls": [call]}
+        try:
+            shown = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": "-"}, answer], tokenize=False, **self._options
+            )
+        except Exception:  # templates raise what they like
+            return False
+        return _mark(0) in shown
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), after: int | None = None
@@ -165,15 +206,16 @@ class Renderer:
         # Each mark in the text that the template renders stands for the entry of `spliced` with its number. The first
         # entries are the contents of the messages, the others are texts in the arguments of calls.
         spliced: list[Ids | str] = [message.ids for message in messages]
-        if any(message.calls for message in messages):
+        if any(message.calls or message.call_id for message in messages):
             placeholders = []
             for i, message in enumerate(messages):
                 placeholder: dict[str, Any] = {"role": message.role, "content": _mark(i)}
+                if message.call_id:
+                    placeholder["tool_call_id"] = message.call_id
                 if message.calls:
-                    functions = [
-                        {"name": c.name, "arguments": _mark_texts(c.arguments, spliced)} for c in message.calls
+                    placeholder["tool_calls"] = [
+                        _show_call(c, _mark_texts(c.arguments, spliced)) for c in message.calls
                     ]
-                    placeholder["tool_calls"] = [{"type": "function", "function": each} for each in functions]
                 placeholders.append(placeholder)
             frame = self._frame(placeholders, list(tools), len(spliced))
         else:
@@ -189,8 +231,13 @@ class Renderer:
         for i, piece in enumerate(pieces[start:], start):
             if i % 2 == 0:
                 content = spliced[int(pieces[i + 1])] if i + 1 < len(pieces) else ()
-                if piece.endswith(NO_THOUGHTS) and self._holds_thoughts(content):
-                    piece = piece.removesuffix(NO_THOUGHTS)
+                none = (
+                    _NO_THOUGHTS.search(piece) if i + 1 < len(pieces) and piece.rstrip().endswith(THOUGHT_END) else None
+                )
+                if none and self._holds_thoughts(content):
+                    # What stands before thoughts in a prompt stays; the rest was sampled with them.
+                    opened = _OPENING.sub("", pieces[-1]).endswith(none[1])
+                    piece = piece[: none.end(1) if opened else none.start()]
                 found.append(self._encode_markup_cached(piece))
                 continue
             index = int(piece) if int(piece) < len(messages) else None
@@ -226,6 +273,12 @@ class Renderer:
 
 def _mark(number: int) -> str:
     return f"\ue000{number}\ue001"
+
+
+def _show_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
+    """Return a call as chat templates take it."""
+    shown_id = {"id": call.shown_id} if call.shown_id else {}
+    return {"type": "function", **shown_id, "function": {"name": call.name, "arguments": arguments}}
 
 
 def _mark_texts(value: Any, spliced: list[Ids | str]) -> Any:

@@ -47,10 +47,11 @@ _SPACES = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Names a tool and gives its arguments."""
+    """Names a tool and gives its arguments. `shown_id` is the id that the model wrote, where its template shows ids."""
 
     name: str
     arguments: Mapping[str, Any]
+    shown_id: str = field(default="", compare=False)
 
     def render(self) -> str:
         """Return the JSON between the tags."""

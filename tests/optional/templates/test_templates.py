@@ -1,6 +1,6 @@
 """A real tokenizer and the chat templates of real models: a prompt's text is what the template makes of the messages.
 
-The tokenizer is SmolLM2's. The templates of Qwen and Llama are those that TRL ships beside its code.
+The tokenizer is SmolLM2's. The templates of Qwen, GLM and Llama are those that TRL ships beside its code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SMOLLM2 = Path(__file__).resolve().parents[3] / "runs/data/smollm2-135m-instruct
 TRL = "needs TRL, which ships chat templates: pip install --no-deps trl"
 TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>")
 LLAMA = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>")
-THINKING = ("qwen3", "qwen3_5_think")
+GLM = ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+THINKING = ("qwen3", "qwen3_5_think", "qwen3_6", "glm4moe")
 PLAIN = ("qwen2_5", "qwen3_instruct_2507", "llama3_1", "llama3_2")
 SEARCH = ToolSchema(
     "search",
@@ -57,6 +58,9 @@ def make_tokenizer(name: str) -> Any:
     else:
         tokenizer.add_tokens([*TAGS])
         tokenizer.eos_token = "<|im_end|>"
+    if name.startswith("glm"):
+        tokenizer.add_special_tokens({"additional_special_tokens": [*GLM]})
+        tokenizer.eos_token = "<|endoftext|>"
     return tokenizer
 
 
@@ -81,6 +85,9 @@ class TemplateModel:
         shown = self.render([*self.messages, self.answer], generate=False)
         assert shown.startswith(before)
         text = shown[len(before) :].partition(self.tokenizer.eos_token)[0]
+        end = self.tokenizer.eos_token
+        if GLM[0] in self.tokenizer.get_added_vocab():  # an answer of GLM ends with the token of the next role
+            end = "<|observation|>" if "tool_calls" in self.answer else "<|user|>"
         ids: list[int] = []
         while text:
             size = next((len(tag) for tag in TAGS if text.startswith(tag)), self.rng.randint(1, 6))
@@ -88,7 +95,7 @@ class TemplateModel:
                 size = text.index("<", 1)
             ids += self.tokenizer.encode(text[:size], add_special_tokens=False)
             text = text[size:]
-        return [*ids, self.tokenizer.eos_token_id]
+        return [*ids, self.tokenizer.convert_tokens_to_ids(end)]
 
 
 def make_answer(turn: int, *, calls: int, thinks: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Chat templates in the formats of Qwen3, Qwen3-Coder and Llama 3, written for these tests, and tokenizers for them."""
+"""Chat templates as those of Qwen3, Qwen3-Coder, Llama 3, GLM and Kimi, written for these tests, and tokenizers."""
 
 from __future__ import annotations
 
@@ -55,13 +55,49 @@ LLAMA3 = (
     "{% if add_generation_prompt %}<|im_start|>assistant<|h|>\n\n{% endif %}"
 )
 
+# As GLM 4.5: an answer ends with the token of the next role, and thoughts that are not shown leave empty ones.
+GLM = (
+    "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+    "{% endif %}{% endfor %}{% if tools %}<|system|>\n{{ tools | tojson }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>\n"
+    "{% if '</think>' in m.content and loop.index0 > ns.last %}"
+    "<think>{{ m.content.split('</think>')[0].split('<think>')[-1].strip() }}</think>"
+    "{% else %}<think></think>{% endif %}"
+    "{% set text = m.content.split('</think>')[-1].strip() %}{% if text %}{{ '\n' + text }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{{ '\n<tool_call>' + c.function.name + '\n' }}"
+    "{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>\n"
+    "<arg_value>{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}</tool_call>{% endfor %}"
+    "{% elif m.role == 'tool' %}<|observation|>{{ '\n' + m.content }}{% else %}<|{{ m.role }}|>{{ '\n' + m.content }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+# As Kimi K2: thoughts have a field of their own and end with a turn, and results bear the ids of their calls.
+KIMI = (
+    "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'assistant' and not m.tool_calls %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% if tools %}<|tools|>{{ tools | tojson }}<|im_end|>{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}<|middle|>{% if m.role == 'assistant' %}"
+    "<think>{{ (m.reasoning_content or '') if loop.index0 > ns.last else '' }}</think>{{ m.content }}"
+    "{% if m.tool_calls %}<|tool_calls_section_begin|>{% for c in m.tool_calls %}<|tool_call_begin|>{{ c.id }}"
+    "<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}"
+    "<|tool_calls_section_end|>{% endif %}{% elif m.role == 'tool' %}## Return of {{ m.tool_call_id }}\n{{ m.content }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant<|middle|>{% endif %}"
+)
+
 TEMPLATES = {"qwen3": QWEN3, "qwen3_thinking": QWEN3_THINKING, "qwen3_coder": QWEN3_CODER, "llama3": LLAMA3}
 FORMATS = {"qwen3": "hermes", "qwen3_thinking": "hermes", "qwen3_coder": "qwen3_coder", "llama3": "llama3_json"}
 TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>")
+
+
+OTHERS = {"glm": GLM, "kimi": KIMI}
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|middle|>")
 
 
 @cache
 def make_tokenizer(name: str) -> Any:
     """Train a tokenizer with one of TEMPLATES; the tags are added tokens, as Qwen's are."""
     text = "user assistant system tool name arguments parameters function the answer is hello search for it"
+    if name in OTHERS:
+        return train_tokenizer(text, 330, template=OTHERS[name], special=ROLES, added=TAGS)
     return train_tokenizer(text, 320, template=TEMPLATES[name], special=["<|h|>"], added=TAGS)

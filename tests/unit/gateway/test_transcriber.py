@@ -12,7 +12,7 @@ from core.gateway.messages import WireMessage
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.rows import make_rows
 
-from .model import RandomModel, open_session
+from .model import RandomModel, check, open_session
 from .templates import QWEN3, QWEN3_CODER, make_tokenizer
 from .test_session import ask
 
@@ -111,3 +111,54 @@ async def test_an_argument_that_was_cut_is_no_call(cut: dict[str, Any], counted:
     answer = await ask(session, [WireMessage("user", "hello")], **cut)
     assert len(answer.message.calls) == (0 if cut else 1)
     assert session.counters == counted
+
+
+GLM_CALL = "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>hay</arg_value>\n</tool_call>"
+KIMI_CALL = '<|tool_call_begin|>functions.search:{}<|tool_call_argument_begin|>{{"query": "hay"}}<|tool_call_end|>'
+KIMI_CALLS = f"<|tool_calls_section_begin|>{KIMI_CALL.format(0)}{KIMI_CALL.format(1)}<|tool_calls_section_end|>"
+REPLIES = {
+    "glm": (
+        f"\n<think>hm</think>\nLook.\n{GLM_CALL}\n{GLM_CALL}<|observation|>",
+        "\n<think>so</think>\nDone.<|user|>",
+        "\n<think>yes</think>\nBye.<|user|>",
+    ),
+    "kimi": (
+        f"<think>hm</think>Look.{KIMI_CALLS}<|im_end|>",
+        "<think>so</think>Done.<|im_end|>",
+        "<think>yes</think>Bye.<|im_end|>",
+    ),
+}
+
+
+@pytest.mark.parametrize("history", ["sampled", "template"])
+@pytest.mark.parametrize("name", REPLIES)
+async def test_prompts_of_glm_and_kimi_hold_sampled_ids_and_the_templates_text(name: str, history: str) -> None:
+    tokenizer = make_tokenizer(name)
+    model = RandomModel(tokenizer, name)
+    replies = iter(REPLIES[name])
+    model.policy = ScriptedPolicy(
+        lambda prompt, _: tokenizer.encode(next(replies), add_special_tokens=False), logprob=-0.5
+    )
+    session = open_session(model, history=history)
+    messages: list[Any] = [WireMessage("user", "hello")]
+    answers = []
+    for _ in range(3):
+        answers.append(await ask(session, messages))
+        message = answers[-1].message
+        results = [WireMessage("tool", f"found {i}", call_id=call.call_id) for i, call in enumerate(message.calls)]
+        messages += [message, *(results or [WireMessage("user", "and?")])]
+    first, second, third = answers
+    assert [(a.message.text, a.message.reasoning, len(a.message.calls)) for a in answers] == [
+        ("Look.", "hm", 2), ("Done.", "so", 0), ("Bye.", "yes", 0)
+    ]  # fmt: skip
+    whole = first.prompt_ids + first.completion.token_ids
+    assert second.prompt_ids[: len(whole)] == whole
+    shown_results = {
+        "glm": "<|observation|>\nfound 0<|observation|>\nfound 1<|assistant|>",
+        "kimi": "<|im_end|><|im_start|>tool<|middle|>## Return of functions.search:0\nfound 0<|im_end|>"
+        "<|im_start|>tool<|middle|>## Return of functions.search:1\nfound 1<|im_end|><|im_start|>assistant<|middle|>",
+    }
+    assert tokenizer.decode(second.prompt_ids).endswith(shown_results[name])
+    text = tokenizer.decode(third.prompt_ids)
+    assert (text.count("<think></think>"), text.count("hm")) == ((0, 1) if history == "sampled" else (2, 0))
+    assert check(model, session.finish().turns) == (1 if history == "sampled" else 2)

@@ -1,17 +1,21 @@
-"""Completions are read in the three formats of tool calls; what cannot be read has a kind and stays text."""
+"""Completions are read in the five formats of tool calls; what cannot be read has a kind and stays text."""
 
 from __future__ import annotations
 
 import pytest
 
 from core.text.call_formats import CallError, Reply, detect_format, read_hermes, read_llama, read_reply
+from core.text.glm import read_glm
+from core.text.kimi import read_kimi
 from core.text.qwen_coder import read_qwen_coder
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from tests.kit import train_tokenizer
 from tests.unit.gateway.templates import FORMATS as EXPECTED
 from tests.unit.gateway.templates import make_tokenizer
 
-BY_NAME = {"hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama}
+BY_NAME = {
+    "hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama, "glm": read_glm, "kimi": read_kimi
+}  # fmt: skip
 TOOL = ToolSchema(
     "search", "-", {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}}
 )
@@ -20,6 +24,11 @@ TOOL = ToolSchema(
 @pytest.mark.parametrize("template", EXPECTED)
 def test_the_format_is_that_of_the_chat_template(template):
     assert detect_format(make_tokenizer(template)) is BY_NAME[EXPECTED[template]]
+
+
+@pytest.mark.parametrize("name", ["glm", "kimi"])
+def test_the_formats_of_glm_and_kimi_are_found(name):
+    assert detect_format(make_tokenizer(name)) is BY_NAME[name]
 
 
 def test_a_template_without_calls_has_no_format():
@@ -62,6 +71,26 @@ READ: list[tuple[str, str, Reply]] = [
         '{"name": "search", "parameters": {"query": "a b", "count": 3}}',
         Reply("", calls=(CALL, CALL)),
     ),
+    (
+        "glm",
+        "\n<think>hm</think>\nLook:\n<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>a b</arg_value>\n"
+        "<arg_key>count</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+        Reply("Look:", "hm", (CALL,)),
+    ),
+    (
+        "glm",
+        "<tool_call>search<arg_key>query</arg_key><arg_value>a b</arg_value><arg_key>count</arg_key>"
+        "<arg_value>3</arg_value></tool_call><tool_call>search</tool_call>",
+        Reply("", calls=(CALL, ToolCall("search", {}))),
+    ),
+    ("glm", "A key is <arg_key>.", Reply("A key is <arg_key>.")),
+    (
+        "kimi",
+        "<think>hm</think>Look:<|tool_calls_section_begin|><|tool_call_begin|>functions.search:0"
+        '<|tool_call_argument_begin|>{"query": "a b", "count": 3}<|tool_call_end|><|tool_call_begin|>functions.search:1'
+        '<|tool_call_argument_begin|>{"query": "<|tool_call_end|>"}<|tool_call_end|><|tool_calls_section_end|>',
+        Reply("Look:", "hm", (CALL, ToolCall("search", {"query": "<|tool_call_end|>"}))),
+    ),
     ("llama3_json", '{"answer": 42}', Reply('{"answer": 42}')),
     ("llama3_json", "Hello.", Reply("Hello.")),
 ]
@@ -72,6 +101,11 @@ def test_replies_are_read(name, text, expected):
     assert read_reply(text, BY_NAME[name], [TOOL]) == expected
 
 
+GLM_CALL = "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+KIMI_CALL = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    "<|tool_calls_section_end|>"
+)
 BROKEN: list[tuple[str, str, str]] = [
     ("hermes", "<tool_call>{", "unclosed_call"),
     ("hermes", "hello</tool_call>", "stray_tag"),
@@ -86,6 +120,26 @@ BROKEN: list[tuple[str, str, str]] = [
         "<tool_call><function=a><parameter=b>x</parameter><parameter=b>y</parameter></function></tool_call>",
         "duplicate_key",
     ),
+    ("glm", "<tool_call>", "not_object"),
+    ("glm", "hello</tool_call>", "stray_tag"),
+    ("glm", "<tool_call>a b</tool_call>", "not_object"),
+    ("glm", "<tool_call>a<arg_key>b</arg_key>x</tool_call>", "extra_key"),
+    ("glm", "<tool_call>a<arg_key>b</arg_key><arg_value>x</arg_value></tool_call>So.", "unclosed_call"),
+    (
+        "glm",
+        "<tool_call>a<arg_key>b</arg_key><arg_value>x</arg_value><arg_key>b</arg_key><arg_value>y</arg_value></tool_call>",
+        "duplicate_key",
+    ),
+    ("glm", GLM_CALL.format(2 * GLM_CALL.format("hay")), "unclosed_call"),  # or a call whose value holds two
+    ("kimi", KIMI_CALL.format('{"a": 1'), "not_json"),
+    ("kimi", KIMI_CALL.partition("{}")[0] + '{"a":', "unclosed_call"),
+    ("kimi", KIMI_CALL.format("[1]"), "arguments_not_object"),
+    ("kimi", KIMI_CALL.format('{"a": 1, "a": 2}'), "duplicate_key"),
+    ("kimi", KIMI_CALL.format("{} and more"), "stray_tag"),
+    ("kimi", KIMI_CALL.replace("functions.", ""), "not_object"),
+    ("kimi", "<|tool_calls_section_begin|><|tool_calls_section_end|>", "no_call"),
+    ("kimi", KIMI_CALL.partition("begin|>")[2].format("{}"), "stray_tag"),
+    ("kimi", KIMI_CALL.format("{}") * 2, "stray_tag"),
     ("llama3_json", "<|python_tag|>{", "not_json"),
     ("llama3_json", '<|python_tag|>{"name": "a"}', "missing_key"),
     ("llama3_json", '<|python_tag|>{"parameters": {}}', "not_object"),
@@ -123,6 +177,10 @@ EXAMPLE = f"<tool_call>\n{function(HAY, parameter('count', '3'))}\n</tool_call>"
         ("qwen3_coder", "<tool_call>\n<function=search>\n<parameter=query>\nhay\n", ("unended_argument",)),
         ("qwen3_coder", "<function=search>\n<parameter=query>\nhay", ("unopened_call", "unended_argument")),
         ("hermes", '<tool_call>\n{"name": "search", "arguments": {"query": "hay"}}\n', ("unended_call",)),
+        ("glm", GLM_CALL.format("hay").removesuffix("\n</tool_call>"), ("unended_call",)),
+        ("glm", GLM_CALL.partition("{}")[0] + "hay", ("unended_argument",)),
+        ("kimi", KIMI_CALL.format('{"query": "hay"}').partition("<|tool_call_end|>")[0], ("unended_call",)),
+        ("kimi", KIMI_CALL.format('{"query": "hay"}').partition("<|tool_calls_section_end|>")[0], ("unended_call",)),
         ("llama3_json", 'I look. <|python_tag|>{"name": "search", "parameters": {"query": "hay"}}', ()),
     ],
 )
@@ -143,6 +201,15 @@ def test_a_call_without_its_tags_is_read_and_told(name, text, notes):
 def test_a_value_of_qwen3_coder_may_hold_any_tag(value):
     call = f"<tool_call>\n{function(parameter('query', value))}\n</tool_call>"
     reply = read_reply(f"{call}\n{call}", read_qwen_coder, [TOOL])
+    assert reply == Reply("", calls=(ToolCall("search", {"query": value}),) * 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["</arg_value>", "</tool_call>", "<tool_call>", "<arg_key>count</arg_key>", GLM_CALL, GLM_CALL + " x", " a\n"],
+)
+def test_a_value_of_glm_may_hold_any_tag(value):
+    reply = read_reply(2 * GLM_CALL.format(value), read_glm, [TOOL])
     assert reply == Reply("", calls=(ToolCall("search", {"query": value}),) * 2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +15,22 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from core.text.call_formats import CallFormat, read_hermes, read_llama, read_reply
+from core.text.call_formats import CallFormat, Reply, read_hermes, read_llama, read_reply
+from core.text.glm import read_glm
+from core.text.kimi import read_kimi
 from core.text.qwen_coder import read_qwen_coder
 from core.text.tool_calls import ToolCall, ToolSchema
 from tests.unit.gateway.templates import FORMATS, TEMPLATES
 
-BY_NAME: Mapping[str, CallFormat] = {"hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama}
+BY_NAME: Mapping[str, CallFormat] = {
+    "hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama, "glm": read_glm, "kimi": read_kimi
+}  # fmt: skip
 OPENINGS = ("", "<think>\n", "<think>\n\n</think>\n\n")
 TAGS = (
     "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=write>", "<function=other>", "</function>",
     "<parameter=text>", "<parameter=count>", "<parameter=other>", "</parameter>", "<|python_tag|>", "[TOOL_CALLS]",
     "<|im_end|>", "<code>", "</code>", "```", "<answer>", "<search>", "</search>", '{"name": "write"}', "{", "}", '"',
+    "<arg_value>", "</arg_value>", "<|tool_call_end|>",
     "\\", ";", "True", "None", "null", "12", "a b", "é", "\U0001f40e", "\n", "\n\n", " ", "\r\n", "]]>", "&amp;",
 )  # fmt: skip
 
@@ -164,6 +170,28 @@ def test_no_reply_raises_and_what_is_no_call_stays_text(name: str, fuzz_cases: i
         if not reply.calls and reply.error is None:
             assert "".join(reply.text.split()) in "".join(text.split())
             assert len(reply.text) + len(reply.reasoning) >= len(text.replace("<think>", "").strip()) - 40
+
+
+@pytest.mark.parametrize(
+    ("read", "head", "unit"),
+    [
+        (read_glm, "<tool_call>write<arg_key>text</arg_key><arg_value>", unit)
+        for unit in (
+            "<arg_value>",
+            "</arg_value>",
+            "</arg_value></tool_call>",
+            "</arg_value><arg_key>",
+            " ",
+            "<tool_call>a",
+        )
+    ]
+    + [(read_kimi, "<|tool_calls_section_begin|>", unit) for unit in (" ", "<|tool_call_begin|>functions.", "a.")],
+)
+def test_time_is_linear_in_a_reply_of_glm_and_kimi(read: CallFormat, head: str, unit: str) -> None:
+    text = head + unit * (400_000 // len(unit))
+    before = time.process_time()
+    assert read_reply(text, read, [WRITE]) != Reply(text)
+    assert time.process_time() - before < 5.0
 
 
 @pytest.mark.parametrize(
