@@ -167,10 +167,10 @@ class Transcriber:
 
     def continue_after(self, completion: Completion, tail: Ids) -> Ids:
         """Return what follows a completion in the next prompt: `tail`, less an end token that was sampled already."""
-        last = completion.token_ids[-1:]
-        # A role's token that the model did not sample, as GLM's, is no end token in the place of another.
-        known = tail[:1] == last or tail[:1] == (self.tokenizer.eos_token_id,)
-        return tail[1:] if known and last and last[0] in self._ends else tail
+        ended = bool(completion.token_ids) and completion.token_ids[-1] in self._ends
+        if tail[:1] not in (completion.token_ids[-1:], (self.tokenizer.eos_token_id,)):
+            return tail  # a role's token that GLM did not sample, and not an end token in the place of another
+        return tail[1:] if ended and tail and tail[0] in self._ends else tail
 
 
 def list_keys(value: Any) -> list[str]:
