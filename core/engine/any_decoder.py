@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from core.engine import delta_net
+from core.engine.delta_net import DeltaNet, replace_delta_net
 from core.engine.model import Attention, CausalLM, Linear, ModelConfig, check_rope, select
 from core.engine.scores import Scores, attend_by_scores
 from core.engine.states import Advance, State, StateSizes
@@ -103,10 +103,13 @@ class AnyDecoder(CausalLM):
         for module in network.modules():
             if type(module) is nn.Linear:
                 module.__class__ = BatchedLinear
-            delta_net.replace(module)
+            replace_delta_net(module)
         for name, child in network.named_children():
             self.add_module(name, child)
         self._network = (network,)  # in a tuple, for its modules are named already
+        # A pattern of GLM names a layer by its number, which a larger model has.
+        own, patterns = list(network.state_dict()), network._keys_to_ignore_on_load_unexpected or ()
+        self._beside = [pattern for pattern in patterns if not any(re.search(pattern, name) for name in own)]
         self.eval()
 
     @property
@@ -121,7 +124,7 @@ class AnyDecoder(CausalLM):
 
     def is_beside(self, name: str) -> bool:
         """Return whether a tensor of the checkpoint belongs to another part, such as one for images."""
-        return any(re.search(pattern, name) for pattern in self.network._keys_to_ignore_on_load_unexpected or ())
+        return any(re.search(pattern, name) for pattern in self._beside)
 
     @property
     def compiled(self) -> bool:
@@ -214,6 +217,8 @@ def _describe(text: str) -> ModelConfig:
             network = _make(hf)
             ids_T = torch.zeros(2, dtype=torch.long)
             AnyDecoder(_sizes(hf, (1, 1, 1)), network)(ids_T, ids_T, recorder)
+        if not recorder.states and any(isinstance(module, DeltaNet) for module in network.modules()):
+            raise ValueError("its gated delta nets need transformers 5.10 or newer")
         if missing := sorted(set(range(hf.num_hidden_layers)) - recorder.sizes.keys() - recorder.states.keys()):
             raise ValueError(f"layer {missing[0]} does not attend to earlier tokens")
         if len(set(recorder.sizes.values())) != 1 or len(set(recorder.states.values())) > 1:

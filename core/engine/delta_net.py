@@ -28,7 +28,7 @@ CHUNK = 64
 class DeltaNet(nn.Module):
     """Computes a gated delta net of transformers, whose weights it has, for packed tokens.
 
-    `replace` makes an object of transformers one of this class.
+    `replace_delta_net` makes an object of transformers one of this class.
     """
 
     layer_idx: int
@@ -90,14 +90,15 @@ class DeltaNet(nn.Module):
         shared = self.num_v_heads // self.num_k_heads
         q_NLHD, k_NLHD = (_normalize(x).repeat_interleave(shared, dim=2) for x in (q, k))
         q_NLHD = q_NLHD * self.head_k_dim**-0.5
-        out_NLHE, memory_NHDE = apply_delta_rule(q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH, state.memory_NHDE)
+        tokens = q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH
+        out_NLHE, memory_NHDE = apply_delta_rule(*tokens, state.memory_NHDE, rounded=qkv_NLC.dtype == torch.bfloat16)
         return out_NLHE, State(recent_NWC, memory_NHDE)
 
     def _head_sizes(self) -> tuple[int, int, int]:
         return self.head_k_dim, self.head_k_dim, self.head_v_dim
 
 
-def replace(module: nn.Module) -> None:
+def replace_delta_net(module: nn.Module) -> None:
     """Make `module` a DeltaNet if it is a gated delta net of transformers."""
     kind = type(module)
     if kind.__name__.endswith("GatedDeltaNet") and (hasattr(module, "in_proj_qkv") or hasattr(module, "in_proj_qkvz")):
@@ -109,26 +110,34 @@ def _normalize(x: Tensor) -> Tensor:
 
 
 def apply_delta_rule(
-    q_NLHD: Tensor, k_NLHD: Tensor, v_NLHE: Tensor, decay_NLH: Tensor, beta_NLH: Tensor, memory_NHDE: Tensor
+    q_NLHD: Tensor,
+    k_NLHD: Tensor,
+    v_NLHE: Tensor,
+    decay_NLH: Tensor,
+    beta_NLH: Tensor,
+    memory_NHDE: Tensor,
+    *,
+    rounded: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return what the queries read, [N, L, H, E], and the memory after the last token, all in float32.
 
-    A token whose decay and strength are 0 changes nothing.
+    A token whose decay and strength are 0 changes nothing. `rounded` lets a kernel round queries, keys and values.
     """
     # Meta tensors, of a forward without data, know no autocast.
     with nullcontext() if q_NLHD.is_meta else torch.autocast(q_NLHD.device.type, enabled=False):
         if q_NLHD.shape[1] == 1:
             return _apply_once(q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH, memory_NHDE)
-        if q_NLHD.is_cuda and (kernel := _find_kernel()) is not None:
-            tokens = q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH
-            done = kernel(*tokens, scale=1.0, initial_state=memory_NHDE, output_final_state=True)
-            return cast(tuple[Tensor, Tensor], done)
+        if rounded and q_NLHD.is_cuda and (kernel := _find_kernel()) is not None:
+            tokens = (x.bfloat16() for x in (q_NLHD, k_NLHD, v_NLHE))
+            options = {"scale": 1.0, "initial_state": memory_NHDE, "output_final_state": True}
+            out_NLHE, memory_NHDE = kernel(*tokens, decay_NLH, beta_NLH, **options)
+            return out_NLHE.float(), memory_NHDE
         return _apply_in_chunks(q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH, memory_NHDE)
 
 
 @cache
 def _find_kernel() -> Any:
-    """Return the kernel of flash-linear-attention, where it is installed."""
+    """Return the kernel of flash-linear-attention, where it is installed. Its older versions take 16 bits alone."""
     try:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # type: ignore[import-not-found]
     except ImportError:

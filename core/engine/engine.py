@@ -184,12 +184,17 @@ class Engine:
         sampling = SamplingBatch.make(
             [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch], self.vocab_size
         )
-        if self.graphs is not None and not prefill:
-            tokens, logprobs = self._replay(self.graphs, decode, sampling)
-        else:
-            sampling = sampling.to(self.model.device)  # before the forward: this would wait for it
-            logits_NV = self._compute(decode, prefill)
-            tokens, logprobs = sample(logits_NV, sampling) if batch else ([], [])
+        try:
+            if self.graphs is not None and not prefill:
+                tokens, logprobs = self._replay(self.graphs, decode, sampling)
+            else:
+                sampling = sampling.to(self.model.device)  # before the forward: this would wait for it
+                logits_NV = self._compute(decode, prefill)
+                tokens, logprobs = sample(logits_NV, sampling) if batch else ([], [])
+        except BaseException:
+            # Keys may be written twice; a state may not take a token twice. So all is computed from the beginning.
+            self.scheduler.preempt_all()
+            raise
         for request, count in [*((request, 1) for request in decode), *prefill]:
             request.computed += count
         for request, _ in prefill:

@@ -8,6 +8,7 @@ the adapters in PEFT's format. Tensor suffixes: core/__init__.py.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 
 from core.engine.model import CausalLM, Linear
 from core.hub import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "adapter"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -69,6 +72,9 @@ def add_adapters(model: CausalLM, sizes: AdapterSizes | None, seed: int = 0) -> 
     if sizes is None:
         return
     targets = _targets(model, sizes)
+    if (states := model.config.states) and not any("linear_attn" in name for name in targets):
+        words = "model.lora.targets: %d of %d layers get no adapter beside their MLP; add out_proj and in_proj_qkv(z)"
+        logger.warning(words, len(states.layers), model.config.num_layers)
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for linear in targets.values():

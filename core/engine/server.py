@@ -264,6 +264,7 @@ def main(argv: list[str] | None = None) -> None:
                 device=args.device,
                 max_model_len=args.max_model_len,
                 kv_tokens=args.kv_tokens,
+                max_num_seqs=args.max_num_seqs,
                 decode=None if tokenizer is None else tokenizer.decode,
             )
         except ValueError as error:
@@ -293,6 +294,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--kv-tokens", type=argparse_type(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
+    )
+    parser.add_argument(
+        "--max-num-seqs", type=argparse_type(PositiveInt), default=256, help="requests that run at once (default: 256)"
     )
     parser.add_argument(
         "--max-model-len", type=argparse_type(PositiveInt), help="longest prompt + completion, in tokens"

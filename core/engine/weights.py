@@ -220,6 +220,8 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: p.detach().cpu().contiguous() for name, p in (tensors or dict(model.named_parameters())).items()}
     if isinstance(model, AnyDecoder):
+        if like.resolve() == folder.resolve():
+            raise ValueError(f"{folder}: what the model has beside its text would be lost; save it into another folder")
         any_decoder.save(model, folder, saved)
         _copy_beside(find_beside(model, like), folder)
     else:

@@ -20,11 +20,12 @@ from agentic.memagent.rollout import SPEC
 from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.algorithms.grpo import grpo_loss
 from core.backends.slime import flags
+from core.backends.slime.bridge import SlimeBridge
 from core.backends.slime.log import summarize
 from core.backends.slime.samples import group_samples, read_task
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
-from core.types import Row, Task
+from core.types import Row
 from tests.contract.backends.batch import Batch, Tape, assert_ours, our_rows, play_again
 from tests.contract.backends.case import Case
 from tests.contract.backends.conftest import CASES, Arguments
@@ -171,12 +172,14 @@ def test_evaluation(
         samples.extend(rollouts)
         return summarize(rollouts, key)
 
-    def named(sample: Any, path: str, check: Any) -> Task:
+    generate = SlimeBridge.generate
+
+    async def named(bridge: SlimeBridge, args: Any, sample: Any, *others: Any, **options: Any) -> Any:
         sample.session_id = f"evaluation-{sample.index}"  # slime leaves it to the hook
-        return read_task(sample, path, check)
+        return await generate(bridge, args, sample, *others, **options)
 
     monkeypatch.setattr("core.backends.slime.bridge.summarize", keep)
-    monkeypatch.setattr("core.backends.slime.bridge.read_task", named)
+    monkeypatch.setattr(SlimeBridge, "generate", named)
     manager(args).eval(3)
     groups = [(read_task(sample, args.prompt_data), [sample.session_id]) for sample in samples]
     played = play_again(tape, groups, case, case.spec.recipe.model_validate(recipe), tokenizer)

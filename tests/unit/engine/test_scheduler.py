@@ -8,7 +8,13 @@ from dataclasses import replace
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from core.engine.cache import PagedCache
 from core.engine.scheduler import Request, Scheduler
@@ -137,8 +143,10 @@ class StatesKeepTheirOwners(PagesKeepTheirOwners):
     config = replace(MODEL_CONFIG, num_layers=2, states=StateSizes((0,), (1, 1), (1, 1, 1)))
 
 
-StatesKeepTheirOwners.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestStatesKeepTheirOwners = StatesKeepTheirOwners.TestCase
+def test_states_keep_their_owners() -> None:
+    run_state_machine_as_test(
+        StatesKeepTheirOwners, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
 
 
 def test_prompts_wait_for_each_other_only_when_they_share_a_page():
