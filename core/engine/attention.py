@@ -21,7 +21,7 @@ from torch.nn.attention.bias import causal_lower_right
 from core.engine.cache import NULL_PAGE, PagedCache, round_up
 from core.engine.kernel import DTYPES, attend_pages, find_kernel
 from core.engine.scores import Scores, attend_by_scores
-from core.engine.states import Advance, Recurrence, Runs, State, StateCache
+from core.engine.states import Advance, Recurrence, StateCache
 from core.engine.varlen import VarlenCall, has_varlen
 
 QUERIES_PER_PIECE = 256
@@ -89,13 +89,9 @@ class StepRecurrence:
         self.recurrence = Recurrence(firsts, [span.length for span in spans], states.device)
 
     def __call__(self, layer: int, advance: Advance, *inputs: Tensor) -> Tensor:
-        def read(runs: Runs) -> State:
-            return self.states.read(layer, self.slots_N[runs.numbers_N])
-
-        def write(runs: Runs, state: State) -> None:
-            self.states.write(layer, self.slots_N[runs.numbers_N], state)
-
-        return self.recurrence(advance, inputs, read, write)
+        outputs_T, ends = self.recurrence(advance, inputs, self.states.read(layer, self.slots_N))
+        self.states.write(layer, self.slots_N, ends)
+        return outputs_T
 
 
 def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Span]) -> tuple[Tensor, StepAttention]:

@@ -83,6 +83,7 @@ class DeltaNet(nn.Module):
         # Tap by tap, so that a sequence is rounded alike whatever comes with it.
         taps = (inputs_NXC[:, tap : tap + length].float() * weight_CX[:, tap] for tap in range(width + 1))
         mixed_NLC = F.silu(sum(taps, torch.zeros((), device=qkv_NLC.device)))
+        # The inputs of the last W tokens of each sequence.
         ends = lengths_N[:, None] + torch.arange(width, device=lengths_N.device)
         recent_NWC = inputs_NXC[torch.arange(count, device=ends.device)[:, None], ends]
         heads = mixed_NLC.split([self.key_dim, self.key_dim, self.value_dim], dim=-1)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from core.engine.heap import allocate_zeros
 
-GRAIN = 64
-"""Runs whose lengths, in this many tokens, have the same power of two are padded together."""
+UNIT = 64
+"""Runs whose lengths, in units of this many tokens, have the same power of two are padded together."""
 
 
 def count_slots(sequences: int) -> int:
@@ -75,7 +75,8 @@ class Recurrence:
 
     def __init__(self, starts: Sequence[int], lengths: Sequence[int], device: torch.device):
         fields = torch.tensor([starts, lengths], dtype=torch.long).view(2, -1)
-        octaves = [(-(-length // GRAIN) - 1).bit_length() if length > 1 else -1 for length in lengths]
+        # One token, as of a sequence that decodes, takes another way than more.
+        octaves = [(-(-length // UNIT) - 1).bit_length() if length > 1 else -1 for length in lengths]
         self.runs: list[Runs] = []
         for octave in sorted(set(octaves)):
             numbers_N = torch.tensor([n for n, other in enumerate(octaves) if other == octave])
@@ -86,22 +87,21 @@ class Recurrence:
             self.runs.append(Runs(*(x.to(device) for x in (numbers_N, tokens_NL, inside_NL, lengths_N))))
         self.place_T = torch.cat([runs.tokens_NL[runs.inside_NL] for runs in self.runs]).argsort()
         self.order = torch.cat([runs.numbers_N for runs in self.runs]).argsort()
-        """Leads from the number of a run to its place in the order in which states are kept."""
 
-    def __call__(
-        self,
-        advance: Advance,
-        inputs: Sequence[Tensor],
-        read: Callable[[Runs], State | None],
-        keep: Callable[[Runs, State], object],
-    ) -> Tensor:
-        """Return the outputs for the tokens of all runs, in the order of T."""
-        outputs = []
+    def __call__(self, advance: Advance, inputs: Sequence[Tensor], start: State | None) -> tuple[Tensor, State]:
+        """Feed all runs, of which nothing or `start` is known, to `advance`.
+
+        Returns the outputs in the order of T, and the states at the ends of the runs in their order.
+        """
+        outputs, ends = [], []
         for runs in self.runs:
-            out_NL, state = advance(read(runs), runs.lengths_N, *(runs.gather(x) for x in inputs))
-            keep(runs, state)
+            known = None if start is None else State(*(x[runs.numbers_N] for x in start))
+            out_NL, end = advance(known, runs.lengths_N, *(runs.gather(x) for x in inputs))
             outputs.append(out_NL[runs.inside_NL])
-        return torch.cat(outputs)[self.place_T]
+            ends.append(end)
+        if len(ends) == 1:  # as always when all sequences decode: large states are not copied
+            return outputs[0][self.place_T], ends[0]
+        return torch.cat(outputs)[self.place_T], State(*(torch.cat(x)[self.order] for x in zip(*ends, strict=True)))
 
 
 class StateCache:

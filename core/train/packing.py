@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from core.engine.scores import Scores, attend_by_scores
-from core.engine.states import Advance, Recurrence, Runs, State
+from core.engine.states import Advance, Recurrence, State
 from core.engine.varlen import VarlenCall, find_dtype, has_varlen
 from core.types import Row
 
@@ -242,17 +242,12 @@ class PackedAttention:
     def recur(self, layer: int, advance: Advance, *inputs: Tensor) -> Tensor:
         """Feed every root to a layer with states, then every branch from the state at the end of its root."""
         roots, branches = self.recurrences
-        kept: list[State] = []
-        outputs_T = roots(advance, inputs, lambda runs: None, lambda runs, state: kept.append(state))
+        outputs_T, ends = roots(advance, inputs, None)
         if branches is None:
             return outputs_T
-        ends = State(*(torch.cat(parts)[roots.order] for parts in zip(*kept, strict=True)))
         root_of_branch = torch.tensor(self.branch_roots, device=self.device)
-
-        def read(runs: Runs) -> State:
-            return State(*(x[root_of_branch[runs.numbers_N]] for x in ends))
-
-        return torch.cat([outputs_T, branches(advance, inputs, read, lambda runs, state: None)])
+        start = State(*(x[root_of_branch] for x in ends))
+        return torch.cat([outputs_T, branches(advance, inputs, start)[0]])
 
     @cached_property
     def recurrences(self) -> tuple[Recurrence, Recurrence | None]:
