@@ -19,10 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from core.engine.states import Recur, State
-
-CHUNK = 64
-"""Counts the tokens whose changes of the memory are computed by products of matrices, all at once."""
+from core.engine.states import CHUNK, Recur, State
 
 
 class DeltaNet(nn.Module):

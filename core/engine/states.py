@@ -17,8 +17,9 @@ from torch import Tensor
 
 from core.engine.heap import allocate_zeros
 
-UNIT = 64
-"""Runs whose lengths, in units of this many tokens, have the same power of two are padded together."""
+CHUNK = 64
+"""Counts the tokens whose changes of the memory are computed by products of matrices, all at once. Runs whose numbers
+of chunks have the same power of two are padded together."""
 
 
 def count_slots(sequences: int) -> int:
@@ -76,7 +77,7 @@ class Recurrence:
     def __init__(self, starts: Sequence[int], lengths: Sequence[int], device: torch.device):
         fields = torch.tensor([starts, lengths], dtype=torch.long).view(2, -1)
         # One token, as of a sequence that decodes, takes another way than more.
-        octaves = [(-(-length // UNIT) - 1).bit_length() if length > 1 else -1 for length in lengths]
+        octaves = [(-(-length // CHUNK) - 1).bit_length() if length > 1 else -1 for length in lengths]
         self.runs: list[Runs] = []
         for octave in sorted(set(octaves)):
             numbers_N = torch.tensor([n for n, other in enumerate(octaves) if other == octave])

@@ -26,6 +26,7 @@ from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
 from core.engine import CausalLM, ModelConfig, lora, weights
 from core.engine.heap import map_large_tensors, return_freed_memory
+from core.engine.states import CHUNK
 from core.train.optimizer import make_optimizer, needs_float32_copy
 from core.train.packing import Pack, pack_rows
 from core.types import LossAgg, Row
@@ -423,15 +424,23 @@ def pack_bytes(
     mlp = 4 * config.intermediate_size * size
     # Scores that are written out: of a pack that is one row, with what the backward pass makes of them.
     scores = config.scored * 5 * 4 * config.num_heads * tokens * tokens
-    layer = attention + tokens * mlp + scores
+    mixers = [attention + scores] * len(config.attending_layers)
+    if config.states is not None:
+        (_, channels), (heads, keys_size, values_size) = config.states.recent_WC, config.states.memory_HDE
+        # Numbers in float32 of the convolution and of each head, counted with the hooks of autograd: vectors, what the
+        # tokens of a chunk are to each other, and a memory for each chunk. Rows that are no whole chunks take more.
+        numbers = 10 * keys_size + 9 * values_size + 5 * CHUNK + keys_size * values_size // CHUNK
+        mixed = channels * (3 if size == 4 else 6)
+        mixers += [tokens * (norms + 4 * (mixed + heads * numbers))] * len(config.states.layers)
+    layer = max(mixers) + tokens * mlp
     if gradient_checkpointing:
         kept = config.num_layers * tokens * width * size + layer
     else:
         # The last layer has no MLP for tokens that predict nothing.
-        kept = config.num_layers * layer - (tokens - trained) * mlp
+        kept = sum(mixers) + config.num_layers * tokens * mlp - (tokens - trained) * mlp
     # On top of that come the gradients of one layer, about as large as its activations; or, before them, those of the
     # head: of one chunk of logits in float32 (log-probs, entropies and what the backward pass makes of them), and of
     # the head's weight, twice because that of the chunk is added to that of the chunks before.
     chunk = 4 * min(trained, max(1, LOGITS_PER_CHUNK // config.vocab_size)) * config.vocab_size
-    head = max(4 * chunk, 2 * chunk + trains_head * 2 * config.vocab_size * width * size)
-    return kept + max(layer, head)
+    logits = max(4 * chunk, 2 * chunk + trains_head * 2 * config.vocab_size * width * size)
+    return kept + max(layer, logits)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection
@@ -19,7 +20,8 @@ from core.train import trainer as trainer_module
 from core.train.packing import pack_rows
 from core.train.trainer import POLICY_STATISTICS, Trainer, pack_bytes
 from core.types import Row, Sampling
-from tests.unit.conftest import drain, gradients
+from tests import kit
+from tests.unit.conftest import DELTA_NET, drain, gradients
 
 
 def make_rows(seed: int = 0, rollouts: int = 6, logprob: float = -4.5) -> list[Row]:
@@ -355,28 +357,48 @@ def test_a_frozen_head_computes_each_chunk_once_and_the_same_gradients(qwen2, mo
 def test_pack_bytes_counts_what_a_layer_keeps(own_model, dtype):
     """The second layer adds to the estimate what autograd keeps for it."""
     model = weights.load(own_model, dtype)
-    prompt = tuple(range(64))
-    rows = [Row((*prompt, i, *range(20)), (1,) * 12, (-1.0,) * 12, 1.0, i) for i in range(8)]
-    (pack,) = pack_rows(rows, 4096, torch.device("cpu"))
-    tokens, trained, keys = len(pack.ids_T), len(pack.predict_R), len(pack.attend.padded.keys)
     kept, estimated = [], []
     for layers in (2, 1):
         model.model.layers = model.model.layers[:layers]
-        config = replace(model.config, num_layers=layers)
-        estimated.append(pack_bytes(config, tokens, trained, keys, dtype=model.dtype))
-        storages = {}
-
-        def keep(tensor, storages=storages):
-            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            hidden = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
-        for parameter in model.parameters():
-            storages.pop(parameter.untyped_storage().data_ptr(), None)
-        kept.append(sum(storages.values()))
-        del hidden
+        found, planned = measure_kept(model, replace(model.config, num_layers=layers), GROUP)
+        kept.append(found)
+        estimated.append(planned)
     assert estimated[0] - estimated[1] == pytest.approx(kept[0] - kept[1], rel=0.15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pack_bytes_counts_what_a_delta_net_keeps(tmp_path, dtype):
+    options = {**DELTA_NET, "num_hidden_layers": 3, "layer_types": [*["linear_attention"] * 2, "full_attention"]}
+    model = weights.load(kit.save_model(tmp_path, 0, Qwen3_5TextConfig, Qwen3_5ForCausalLM, **options), dtype)
+    whole, planned = measure_kept(model, model.config, CHUNKS)
+    model.model.layers = model.model.layers[1:]
+    states = model.config.states._replace(layers=(0,))
+    less, planned_less = measure_kept(model, replace(model.config, num_layers=2, states=states), CHUNKS)
+    assert planned - planned_less == pytest.approx(whole - less, rel=0.15)
+
+
+PROMPT = tuple(range(64))
+GROUP = [Row((*PROMPT, i, *range(20)), (1,) * 12, (-1.0,) * 12, 1.0, i) for i in range(8)]
+CHUNKS = [Row((i, *range(90), *range(38)), (1,), (-1.0,), 1.0, i) for i in range(4)]
+"""Holds rows of 128 tokens: the estimate counts no padding."""
+
+
+def measure_kept(model, config, rows):
+    """Return the bytes that autograd keeps of a pack, and those of the estimate."""
+    (pack,) = pack_rows(rows, 4096, torch.device("cpu"))
+    tokens, trained, keys = len(pack.ids_T), len(pack.predict_R), len(pack.attend.padded.keys)
+    storages, alive = {}, []
+
+    def keep(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        alive.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
+    for parameter in model.parameters():
+        storages.pop(parameter.untyped_storage().data_ptr(), None)
+    return sum(storages.values()), pack_bytes(config, tokens, trained, keys, dtype=model.dtype)
 
 
 @pytest.mark.parametrize(("kl_loss_coef", "dtype"), [(0.0, "float32"), (0.1, "float32"), (0.0, "bfloat16")])
