@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
@@ -133,6 +134,18 @@ def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Except
         return (*ids, tokenizer.eos_token_id)
 
     return ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+
+
+def replace_mcp(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
+    """Let `client`, which speaks no protocol, stand for that of the package mcp; a server is its command."""
+    modules: dict[str, dict[str, Any]] = {
+        "mcp": {"Client": client, "StdioServerParameters": dict, "stdio_client": lambda server, errlog: server},
+        "mcp_types": {"CONNECTION_CLOSED": -32000},
+    }
+    for name, names in modules.items():
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
 
 
 @contextmanager

@@ -236,8 +236,8 @@ def _describe(text: str) -> ModelConfig:
             "families of transformers whose layers all attend to earlier tokens: core/engine/README.md"
         ) from error
     states = None
-    for recent_WC, memory_HDE in recorder.states.values():
-        states = StateSizes(tuple(sorted(recorder.states)), recent_WC, memory_HDE)  # type: ignore[arg-type]
+    if recorder.states:  # the same in all layers
+        states = StateSizes(tuple(sorted(recorder.states)), *next(iter(recorder.states.values())))  # type: ignore[arg-type]
     return replace(_sizes(hf, next(iter(recorder.sizes.values()))), scored=recorder.scored, states=states)
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 from pathlib import Path
 from random import Random
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from core.rollout.runner import Runner
 from core.types import Sampling, Task, Trajectory
 from core.worlds import TOOL_TEMPLATE
 from tests.faults.requests import JUNK
-from tests.kit import script_policy, serve_app, train_tokenizer
+from tests.kit import replace_mcp, script_policy, serve_app, train_tokenizer
 from tests.unit.agentic.coding.harbor_folders import TASKS, write_folder
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 1}}\n</tool_call>'
@@ -153,14 +152,7 @@ class Client:
 async def test_a_client_of_mcp_that_fails_in_any_way(
     tokenizer: Any, fuzz_cases: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modules: dict[str, dict[str, Any]] = {
-        "mcp": {"Client": Client, "StdioServerParameters": dict, "stdio_client": lambda server, errlog: server},
-        "mcp_types": {"CONNECTION_CLOSED": -32000},
-    }
-    for name, names in modules.items():
-        module = ModuleType(name)
-        vars(module).update(names)
-        monkeypatch.setitem(sys.modules, name, module)
+    replace_mcp(monkeypatch, Client)
     folders = set(Path(tempfile.gettempdir()).glob("mcp-*"))
     entry = McpEntry(kind="mcp", servers={"a": McpServer(command=("python",))})
     ends, settings = set[str](), SessionSettings(max_context=4096, max_turns=3)

@@ -26,6 +26,7 @@ from core.train.packing import PackedAttention, pack_rows
 from core.train.trainer import Trainer
 from core.types import Row, Sampling
 from tests.kit import SIZES
+from tests.unit.conftest import DELTA_NET
 
 SMALL = SIZES | {"max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 HEADS = {"head_dim": 8}
@@ -55,13 +56,6 @@ LONG = {
         "long_factor": [2.0] * 4,
         "original_max_position_embeddings": 64,
     },
-}
-DELTA = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 16,
 }
 WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -102,9 +96,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Phi3": {},
     "Phimoe": EXPERTS,
     "Qwen3Moe": HEADS | EXPERTS,
-    "Qwen3Next": HEADS | EXPERTS | DELTA,
-    "Qwen3_5MoeText": HEADS | EXPERTS | DELTA,
-    "Qwen3_5Text": HEADS | DELTA,
+    "Qwen3Next": DELTA_NET | HEADS | EXPERTS,
+    "Qwen3_5MoeText": DELTA_NET | HEADS | EXPERTS,
+    "Qwen3_5Text": DELTA_NET | HEADS,
     "SeedOss": HEADS,
     "SmolLM3": {"no_rope_layer_interval": 2},
     "Starcoder2": {"sliding_window": None},

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from core.rollout.runner import Runner
 from core.tools.base import ToolContext
 from core.tools.registry import Toolbox
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy
+from tests.kit import replace_mcp, script_policy
 
 HERE = __name__
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -76,14 +76,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def package(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules: dict[str, dict[str, Any]] = {
-        "mcp": {"Client": Client, "StdioServerParameters": dict, "stdio_client": lambda server, errlog: server},
-        "mcp_types": {"CONNECTION_CLOSED": -32000},
-    }
-    for name, names in modules.items():
-        module = ModuleType(name)
-        vars(module).update(names)
-        monkeypatch.setitem(sys.modules, name, module)
+    replace_mcp(monkeypatch, Client)
 
 
 def reward(task: Task, answer: str) -> float:
