@@ -16,6 +16,10 @@ LossAgg = Literal["rollout", "rollout_turn", "turn", "token", "constant"]
 """Names what counts as one unit in the loss of a batch; core/algorithms/aggregate.py explains each."""
 RowUnit = Literal["turn", "segment"]
 """Names what becomes one training row."""
+AdvEstimator = Literal["grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "turn_grpo", "gigpo"]
+"""Names how rewards become advantages; core/algorithms/advantages.py explains each."""
+Advantage = float | tuple[float, ...]
+"""Holds the advantage of some tokens: one number for all of them, or one for each."""
 
 Fault = Literal["bad_request", "too_long", "engine", "unavailable", "timeout", "bad_reply"]
 """Names why a call gave nothing; the same fault has the same name whatever is behind the policy or the service.
@@ -125,6 +129,20 @@ class Turn:
     trained: bool
     seconds: tuple[float, float] | None = field(default=None, compare=False)
     """Holds when the call began and ended, in seconds since its rollout began; None where no clock was read."""
+    reward: float | None = None
+    """Holds what this turn alone earned. The estimators `turn_grpo` and `gigpo` read it, and `Trajectory.reward` does
+    not include it."""
+    state: str | None = None
+    """Names the state of the environment before this turn, for `gigpo`; None stands for the prompt."""
+    advantage: Advantage | None = None
+    """Holds what the method itself says: one number, or one for each sampled token. Then no estimator is asked."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.advantage, tuple) and len(self.advantage) != len(self.completion.token_ids):
+            raise ValueError(
+                f"turn has {len(self.completion.token_ids)} sampled tokens, but its advantage has "
+                f"{len(self.advantage)} numbers; give one for each token, or one for all"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +174,7 @@ EDGE = "edge:"
 class Row:
     """Holds one training sequence: `tokens` = prompt + response, and for each response token its mask and log-prob.
 
+    `advantage` is that of all trained tokens, or has one number for each response token.
     `rollout_id` says which rollout the row belongs to: a rollout counts once however many rows it became. `turns` are
     the places of its turns in that rollout.
     Lengths: len(loss_mask) == len(logprobs) == number of response tokens <= len(tokens) - 1.
@@ -164,7 +183,7 @@ class Row:
     tokens: tuple[int, ...]
     loss_mask: tuple[int, ...]
     logprobs: tuple[float, ...]
-    advantage: float
+    advantage: Advantage
     rollout_id: int
     turns: tuple[int, ...] = field(default=(), compare=False)  # the rows that a backend hands back lack them
 
@@ -173,7 +192,14 @@ class Row:
             raise ValueError(f"row has {len(self.loss_mask)} mask entries but {len(self.logprobs)} log-probs")
         if len(self.loss_mask) >= len(self.tokens):
             raise ValueError("row has no prompt token before its response")
+        if isinstance(self.advantage, tuple) and len(self.advantage) != len(self.loss_mask):
+            raise ValueError(f"row has {len(self.loss_mask)} mask entries but {len(self.advantage)} advantages")
 
     @property
     def trained_tokens(self) -> int:
         return sum(self.loss_mask)
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """Return the advantage of each response token."""
+        return self.advantage if isinstance(self.advantage, tuple) else (self.advantage,) * len(self.loss_mask)

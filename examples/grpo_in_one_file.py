@@ -99,7 +99,7 @@ def take_step(model: CausalLM, optimizer: torch.optim.Optimizer, rows: list[Row]
         logits_RV = model.logits(model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R))
         surprise_R = torch.nn.functional.cross_entropy(logits_RV, pack.targets_R, reduction="none")
         # One step on each batch: PPO's ratio is 1, so it is not clipped (core/algorithms/losses.py) and leaves this.
-        loss_R = surprise_R * pack.spread([row.advantage for row in rows])
+        loss_R = surprise_R * pack.gather([row.advantages for row in rows], [row.loss_mask for row in rows])
         (loss_R.sum() / sum(row.trained_tokens for row in rows)).backward()  # every token weighs the same (DAPO)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.param_groups[0]["lr"] = lr

@@ -1,27 +1,52 @@
-"""Group-relative advantages (GRPO, arXiv 2402.03300; without the std: Dr. GRPO, arXiv 2503.20783).
+"""Turns the rewards of a group of rollouts into advantages, before a rollout is expanded into rows.
 
-There is one reward per rollout, before a rollout is expanded into rows: a rollout counts once however many rows it
-becomes. The numbers are those of slime's `RolloutManager._post_process_rewards` on one group. `statistics.mean` and
-`stdev` compute with exact rationals, so a group of equal rewards gets advantages of exactly 0.
+A rollout counts once however many rows it becomes. `adv_estimator` names the rule; A is the advantage of a rollout, r
+its reward, and mean and std (of a sample) are those of its group:
+
+- grpo: A = (r - mean) / std (arXiv 2402.03300); without std_normalization r - mean (Dr. GRPO, arXiv 2503.20783). The
+  numbers are those of slime's `RolloutManager._post_process_rewards`.
+- rloo: A = r - mean of the others (arXiv 2402.14740, equation 8).
+- reinforce_plus_plus: A = r, then `whiten` over the tokens of the batch; with _baseline, A = r - mean before that
+  (arXiv 2501.03262).
+- turn_grpo: as grpo; a trained turn gets `turn_coef` times the normalised reward of the turn on top, among the turns of
+  the same number in the group (MT-GRPO, arXiv 2505.11821).
+- gigpo: as grpo; a trained turn gets `turn_coef` times its normalised return on top, among all turns of the group that
+  began in the same state (arXiv 2505.10978, equations 5 to 8). Its return is what it and later turns earned, the
+  rollout's reward included, discounted by `gamma` a turn.
+
+`statistics.mean` and `stdev` compute with exact rationals, so a group of equal rewards gets advantages of exactly 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from statistics import mean, pvariance, stdev
 
+from core.types import AdvEstimator, Group, Trajectory
+
 STD_EPSILON = 1e-6
+WHITE_EPSILON = 1e-8
+TURN_ESTIMATORS = ("turn_grpo", "gigpo")
+"""Names the estimators that give the turns of a rollout different advantages."""
+BATCH_ESTIMATORS = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+"""Names the estimators that `whiten` the advantages of a batch."""
 
 
 def group_advantages(
-    rewards: Sequence[float | None], *, std_normalization: bool, clip: float | None = None, min_std: float = 0.0
+    rewards: Sequence[float | None],
+    *,
+    std_normalization: bool,
+    adv_estimator: AdvEstimator = "grpo",
+    clip: float | None = None,
+    min_std: float = 0.0,
 ) -> list[float | None]:
-    """Return the advantage of each rollout of a group: reward - mean, over (sample std + 1e-6) if `std_normalization`.
+    """Return the advantage of each rollout of a group by `adv_estimator`, which may divide by (sample std + 1e-6).
 
-    None marks a failed rollout: it leaves the statistics and gets None back. A single valid rollout gets 0. `clip`
-    bounds every advantage to +-clip. If the sample std is below `min_std`, every rollout gets None (ToolOrchestra's
-    homogeneity filter, arXiv 2511.21689 section 3.2).
+    None marks a failed rollout: it leaves the statistics and gets None back. A single valid rollout gets 0, but with
+    reinforce_plus_plus its reward. `clip` bounds every advantage to +-clip. If the sample std is below `min_std`, every
+    rollout gets None (ToolOrchestra's homogeneity filter, arXiv 2511.21689 section 3.2).
 
     Raises:
         ValueError: a reward is not finite.
@@ -34,13 +59,95 @@ def group_advantages(
     valid = [float(reward) for reward in rewards if reward is not None]
     if not valid:
         return [None] * len(rewards)
-    baseline = mean(valid)
+    baseline = 0.0 if adv_estimator == "reinforce_plus_plus" else mean(valid)
     std = stdev(valid) if len(valid) > 1 else 0.0
     if std < min_std:
         return [None] * len(rewards)
-    scale = std + STD_EPSILON if std_normalization and len(valid) > 1 else 1.0
+    scale = 1.0
+    if len(valid) > 1 and adv_estimator == "rloo":
+        scale = 1 - 1 / len(valid)  # r - mean of the others = (r - mean) * n / (n - 1)
+    elif len(valid) > 1 and std_normalization and adv_estimator not in BATCH_ESTIMATORS:
+        scale = std + STD_EPSILON
     bound = math.inf if clip is None else clip
     return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]
+
+
+def credit_turns(
+    group: Group,
+    advantages: Sequence[float | None],
+    adv_estimator: AdvEstimator,
+    *,
+    std_normalization: bool,
+    turn_coef: float,
+    gamma: float,
+) -> list[dict[int, float] | None]:
+    """Return the advantage of each trained turn of each rollout, by its place; None for a rollout without advantage.
+
+    `advantages` are those of the rollouts. The turns of rollouts without one leave the statistics.
+
+    Raises:
+        ValueError: a turn that is not trained has a reward, which no turn would get.
+    """
+    # Maps what turns have in common, to be compared, to what each of them earned: (rollout, place) -> value.
+    compared: defaultdict[Hashable, dict[tuple[int, int], float]] = defaultdict(dict)
+    for number, (trajectory, advantage) in enumerate(zip(group, advantages, strict=True)):
+        for place, turn in enumerate(trajectory.turns):
+            if turn.reward is not None and not turn.trained:
+                raise ValueError(f"turn {place} ({turn.role}) has a reward and is not trained; reward a trained turn")
+        if advantage is None:
+            continue
+        trained = [place for place, turn in enumerate(trajectory.turns) if turn.trained]
+        if adv_estimator == "turn_grpo":
+            for count, place in enumerate(trained):
+                if (reward := trajectory.turns[place].reward) is not None:
+                    compared[count][number, place] = reward
+        elif adv_estimator == "gigpo":
+            for place, value in zip(trained, discount_returns(trajectory, trained, gamma), strict=True):
+                turn = trajectory.turns[place]
+                state = turn.prompt_ids if turn.state is None else turn.state
+                compared[turn.role, state][number, place] = value
+    extra: dict[tuple[int, int], float] = {}
+    for values in compared.values():
+        normalised = group_advantages(list(values.values()), std_normalization=std_normalization)
+        extra |= {key: value for key, value in zip(values, normalised, strict=True) if value is not None}
+    return [
+        None
+        if advantage is None
+        else {
+            place: advantage + turn_coef * extra.get((number, place), 0.0)
+            for place, turn in enumerate(trajectory.turns)
+            if turn.trained
+        }
+        for number, (trajectory, advantage) in enumerate(zip(group, advantages, strict=True))
+    ]
+
+
+def discount_returns(trajectory: Trajectory, places: Sequence[int], gamma: float) -> list[float]:
+    """Return what each of these turns and the later ones earned: R_k = r_k + gamma * R_(k+1).
+
+    The last one earns the rollout's reward, too (GiGPO, arXiv 2505.10978, equation 5).
+    """
+    returns: list[float] = []
+    running = 0.0
+    for place in reversed(places):
+        earned = (trajectory.turns[place].reward or 0.0) + (0.0 if returns else trajectory.reward or 0.0)
+        running = earned + gamma * running
+        returns.append(running)
+    return returns[::-1]
+
+
+def whiten(advantages: Sequence[float], tokens: Sequence[int]) -> list[float]:
+    """Return (A - mean) / std of a batch, in which each advantage counts once for each of its `tokens`.
+
+    The variance is that of a sample, and 1e-8 is added to it: the numbers of verl's `masked_whiten`.
+    """
+    total = sum(tokens)
+    if total < 2:
+        return [0.0] * len(advantages)
+    pairs = list(zip(advantages, tokens, strict=True))
+    center = math.fsum(a * n for a, n in pairs) / total
+    variance = math.fsum(n * (a - center) ** 2 for a, n in pairs) / (total - 1)
+    return [(a - center) / math.sqrt(variance + WHITE_EPSILON) for a in advantages]
 
 
 def keep_most_different(rewards: Sequence[float | None], count: int) -> list[float | None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from core.algorithms.coefficients import GRPOConfig
-from core.algorithms.losses import bounded_exp, clipped_policy_loss, kl_penalty, tis_weights
+from core.algorithms.losses import bounded_exp, kl_penalty, policy_loss, tis_weights
 
 __all__ = ["GRPOConfig", "grpo_loss"]
 
@@ -26,16 +26,20 @@ def grpo_loss(
     mask_T: Tensor,
     scales_T: Tensor,
     config: GRPOConfig,
+    sequence_T: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the scalar loss and detached statistics under slime's names: sums of scale * value over trained tokens.
 
     `logprobs_T` (with gradient) and `old_logprobs_T` are the trainer's, now and before the first step on this batch;
-    `rollout_logprobs_T` are the inference engine's; all in nats, float32 or wider. Tokens with mask 0 are dropped
+    `rollout_logprobs_T` are the inference engine's; all in nats, float32 or wider. `sequence_T` numbers the row of each
+    token, which loss_mode gspo needs. Tokens with mask 0 are dropped
     before any arithmetic: whatever they hold, they add nothing to loss or gradient.
 
     Raises:
-        ValueError: the reference log-probs or the entropy that a coefficient needs are missing.
+        ValueError: the reference log-probs, the entropy or the rows that a setting needs are missing.
     """
+    if config.loss_mode == "gspo" and sequence_T is None:
+        raise ValueError("loss_mode is gspo, but nothing says which tokens are of one row: give sequence_T")
     if config.kl_loss_coef and ref_logprobs_T is None:
         raise ValueError(
             f"kl_loss_coef is {config.kl_loss_coef}, but there are no reference log-probs: load a reference or set it "
@@ -54,13 +58,13 @@ def grpo_loss(
     def total(x_R: Tensor) -> Tensor:
         return (scales_R * x_R).sum()
 
-    policy_loss_R, clipped_R = clipped_policy_loss(
+    policy_loss_R, clipped_R = policy_loss(
         logprobs_R,
         old_logprobs_R,
+        rollout_logprobs_R,
         advantages_T[trained_T],
-        clip_ratio_low=config.clip_ratio_low,
-        clip_ratio_high=config.clip_ratio_high,
-        clip_ratio_c=config.clip_ratio_c,
+        None if sequence_T is None else sequence_T[trained_T],
+        config,
     )
     stats = {
         "pg_clipfrac": total(clipped_R),

@@ -1,4 +1,16 @@
-"""Losses and weights per token: the clipped policy loss, truncated importance sampling and the KL penalty.
+"""Losses and weights per token: the policy losses, truncated importance sampling and the KL penalty.
+
+A is a token's advantage, r the ratio of its probability to that under the old policy, sg stops the gradient. The loss
+of a token, by `loss_mode`:
+
+- vanilla: max(-A r, -A clip(r)), and at most -A clip_ratio_c where A < 0.
+- gspo: the same with one r for all sampled tokens of a row, the geometric mean of theirs; the gradient is that of each
+  token (arXiv 2507.18071, equations 7 and 14).
+- cispo: -sg(clip(r)) A log p, so a token beyond the bounds keeps its gradient (arXiv 2506.13585, equations 4 and 5).
+- dppo_tv, dppo_kl: -sg(min(r, clip_ratio_c)) A log p, and 0 for a token that A moves away from the policy that sampled
+  it, of which it is further than the bound: by the difference of the token's probability, or by the KL divergence
+  between "this token" and "another one" (arXiv 2602.04879, the binary forms of section 4). Here r is the ratio to the
+  inference engine's probability, as in the authors' code.
 
 Clipping: PPO (arXiv 1707.06347) with separate bounds (DAPO, arXiv 2503.14476) and dual clip (arXiv 1912.09729), as in
 slime's `ppo_utils.compute_policy_loss`. Importance sampling corrects for an inference engine whose log-probs differ
@@ -15,16 +27,68 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from core.algorithms.coefficients import KLLossType, TISMode
+from core.algorithms.coefficients import GRPOConfig, KLLossType, TISMode
 
 LOW_VAR_LIMIT = 10.0
+OTHERS_EPSILON = 1e-8
+"""Keeps the probability of all other tokens above 0 (the authors' code of DPPO)."""
 LARGEST_EXPONENT = 88.0
 """Bounds what goes into exp: float32 overflows at 88.7, and one infinite token takes the gradient of the whole step."""
 
 
-def clipped_policy_loss(
+def policy_loss(
     logprobs_T: Tensor,
     old_logprobs_T: Tensor,
+    rollout_logprobs_T: Tensor,
+    advantages_T: Tensor,
+    sequence_T: Tensor | None,
+    config: GRPOConfig,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each token under `config.loss_mode`, and 1 where a bound decided it (0 elsewhere).
+
+    `sequence_T` numbers the row of each token; gspo alone needs it. The gradient flows through `logprobs_T` alone.
+    """
+    low, high = config.clip_ratio_low, config.clip_ratio_high
+    match config.loss_mode:
+        case "vanilla" | "gspo":
+            log_ratio_T = logprobs_T - old_logprobs_T.detach()
+            if config.loss_mode == "gspo":
+                assert sequence_T is not None
+                mean_T = _average_sequences(log_ratio_T.detach(), sequence_T)
+                log_ratio_T = mean_T + (logprobs_T - logprobs_T.detach())
+            return clipped_policy_loss(
+                log_ratio_T, advantages_T, clip_ratio_low=low, clip_ratio_high=high, clip_ratio_c=config.clip_ratio_c
+            )
+        case "cispo":
+            ratio_T = bounded_exp((logprobs_T - old_logprobs_T).detach())
+            weights_T = ratio_T.clamp(1 - low, 1 + high)
+            return -weights_T * advantages_T * logprobs_T, (weights_T != ratio_T).to(logprobs_T.dtype)
+        case "dppo_tv" | "dppo_kl":
+            now_T, then_T = logprobs_T.detach(), rollout_logprobs_T.detach()
+            moved_T = now_T.exp() - then_T.exp()  # how far the token's probability has moved, up or down
+            gone_T = moved_T.abs() if config.loss_mode == "dppo_tv" else _binary_kl(then_T, now_T)
+            up_T = advantages_T > 0
+            beyond_T = torch.where(up_T, (moved_T > 0) & (gone_T > high), (moved_T < 0) & (gone_T > low))
+            ratio_T = bounded_exp(now_T - then_T).clamp(0, config.clip_ratio_c)
+            loss_T = -ratio_T * advantages_T * logprobs_T
+            return torch.where(beyond_T, 0.0, loss_T), beyond_T.to(logprobs_T.dtype)
+
+
+def _average_sequences(values_T: Tensor, sequence_T: Tensor) -> Tensor:
+    """Return at each token the mean of its sequence."""
+    sums_N = values_T.new_zeros(int(sequence_T.max()) + 1 if len(sequence_T) else 0).index_add_(0, sequence_T, values_T)
+    counts_N = torch.bincount(sequence_T, minlength=len(sums_N))
+    return (sums_N / counts_N.clamp(min=1))[sequence_T]
+
+
+def _binary_kl(then_T: Tensor, now_T: Tensor) -> Tensor:
+    """Return the KL divergence between "this token" and "another one", then || now, from two log-probs, in nats."""
+    others_T, others_now_T = (1 - x_T.exp() + OTHERS_EPSILON for x_T in (then_T, now_T))
+    return then_T.exp() * (then_T - now_T) + (1 - then_T.exp()) * (others_T / others_now_T).log()
+
+
+def clipped_policy_loss(
+    log_ratio_T: Tensor,
     advantages_T: Tensor,
     *,
     clip_ratio_low: float,
@@ -34,9 +98,9 @@ def clipped_policy_loss(
     """Return the loss of each token, and 1 where the clipped ratio decided it (0 elsewhere).
 
     The ratio to the old policy is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high]. `clip_ratio_c` c > 1 bounds the
-    loss of a token with a negative advantage A by -c * A. The gradient flows through `logprobs_T` alone.
+    loss of a token with a negative advantage A by -c * A.
     """
-    ratio_T = bounded_exp(logprobs_T - old_logprobs_T.detach())
+    ratio_T = bounded_exp(log_ratio_T)
     unclipped_T = -advantages_T * ratio_T
     clipped_T = -advantages_T * ratio_T.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
     loss_T = torch.maximum(unclipped_T, clipped_T)

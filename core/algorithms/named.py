@@ -50,6 +50,87 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_high": (0.28, "section 4.1, Clip-Higher: epsilon_high 0.28"),
         "kl_loss_coef": (0.0, "section 2.3, Removing KL Divergence"),
     },
+    # Group Sequence Policy Optimization, arXiv 2507.18071
+    "gspo": {
+        "loss_mode": ("gspo", "equation 7: s_i, the geometric mean of the ratios of a response"),
+        "std_normalization": (True, "equation 6: A = (r - mean(r)) / std(r)"),
+        "loss_agg": ("rollout", "equation 5: 1/G sum_i"),
+        "clip_ratio_low": (3e-4, "section 5.1: left clipping range 3e-4"),
+        "clip_ratio_high": (4e-4, "section 5.1: right clipping range 4e-4"),
+        "kl_loss_coef": (0.0, "equation 5 has no KL term"),
+    },
+    # MiniMax-M1, arXiv 2506.13585
+    "cispo": {
+        "loss_mode": ("cispo", "equation 4: sg(r) A log pi, with r clipped as in equation 5"),
+        "std_normalization": (True, "section 3.1: A is the group-relative advantage of GRPO"),
+        "loss_agg": ("token", "equation 4: 1 / sum_i |o_i|"),
+        "clip_ratio_low": (1.0, "section 3.1: no lower bound"),
+        "clip_ratio_high": (4.0, "the paper gives no number; slime's warning names 4.0"),
+        "kl_loss_coef": (0.0, "section 3.1: no KL term"),
+    },
+    # Divergence PPO, arXiv 2602.04879, with its binary total variation
+    "dppo": {
+        "loss_mode": ("dppo_tv", "the binary form of the total variation, the authors' default"),
+        "std_normalization": (True, "its experiments keep GRPO's advantages"),
+        "loss_agg": ("token", "released code (verl): token-mean"),
+        "clip_ratio_low": (0.2, "prime-rl's masks: 0.2"),
+        "clip_ratio_high": (0.2, "prime-rl's masks: 0.2"),
+        "clip_ratio_c": (10.0, "released code: the ratio is cut at 10"),
+        "kl_loss_coef": (0.0, "no KL term"),
+    },
+    # Back to Basics, arXiv 2402.14740
+    "rloo": {
+        "adv_estimator": ("rloo", "equation 8: r_i less the mean of the others"),
+        "loss_agg": ("rollout", "equation 8: 1/k sum_i"),
+        "kl_coef": (0.03, "section 4: beta 0.03, in the reward"),
+        "kl_loss_coef": (0.0, "the KL is in the reward"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+    },
+    # REINFORCE++, arXiv 2501.03262, whose KL by token stands in the reward of the whole rollout here
+    "reinforce_plus_plus": {
+        "adv_estimator": ("reinforce_plus_plus", "section 3: the reward, normalised over the batch"),
+        "loss_agg": ("token", "released code (OpenRLHF): a mean over tokens"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+        "kl_loss_coef": (0.0, "the KL is in the reward (kl_coef)"),
+    },
+    "reinforce_plus_plus_baseline": {
+        "adv_estimator": ("reinforce_plus_plus_baseline", "section 3: r - mean(r), normalised over the batch"),
+        "loss_agg": ("token", "released code (OpenRLHF): a mean over tokens"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+        "kl_loss_type": ("k2", "section 3: k2 as a loss"),
+    },
+    # GiGPO, arXiv 2505.10978, and its released code (verl-agent)
+    "gigpo": {
+        "adv_estimator": ("gigpo", "equations 3, 7 and 8: A = A_episode + omega A_step"),
+        "std_normalization": (False, "released code: mean_norm; the paper has both"),
+        "turn_coef": (1.0, "section 5.1: omega 1"),
+        "gamma": (0.95, "released code: gamma 0.95"),
+        "loss_agg": ("token", "released code: token-mean"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+        "kl_loss_coef": (0.01, "section 5.1: KL coefficient 0.01"),
+    },
+    # MT-GRPO, arXiv 2505.11821, and its released code
+    "turn_grpo": {
+        "adv_estimator": ("turn_grpo", "A = A_outcome + lambda A_turn for the turn that the reward is of"),
+        "std_normalization": (True, "released code: (r - mean) / (std + 1e-4)"),
+        "turn_coef": (1.0, "released code: turn_advantage_coef 1.0"),
+        "loss_agg": ("token", "released code: a mean over tokens"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+    },
+    # ECHO, arXiv 2605.24517
+    "echo": {
+        "observation_coef": (0.1, "prime-rl's default of lambda"),
+        "std_normalization": (True, "GRPO's advantages"),
+        "rows": ("segment", "the loss is on what stands between the turns of a row"),
+        "loss_agg": ("token", "prime-rl: each term is a mean over its own tokens"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+    },
     # MemAgent, arXiv 2507.02259, and its released trainer where the paper is silent
     "memagent": {
         "std_normalization": (False, "equation 4: A = R_i - mean(R), no std (as Dr. GRPO)"),

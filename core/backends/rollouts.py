@@ -71,6 +71,9 @@ class MethodRollouts:
             trajectory = await runner.run_one(task, sampling)
         if roles.aborted:
             return failed_trajectory("", ABORTED, "a call of this rollout was aborted")
+        if any(turn.advantage is not None for turn in trajectory.turns):
+            reason = "its turns have advantages of their own, which only the embedded backend keeps"
+            return failed_trajectory(task.task_id, "own_advantage", reason)
         return trajectory
 
 

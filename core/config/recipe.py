@@ -19,7 +19,7 @@ from pydantic import (
 from core.algorithms.coefficients import GRPOConfig
 from core.config.clusters import SlimeSection, VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
-from core.types import LossAgg, RowUnit
+from core.types import AdvEstimator, LossAgg, RowUnit
 
 LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SERVER_URL = r"^(vllm\+)?https?://"
@@ -87,10 +87,16 @@ class AlgorithmSection(GRPOConfig):
 
     name: str
     """Names an algorithm of core/algorithms/named.py. Its values hold where the preset writes none."""
+    adv_estimator: AdvEstimator = "grpo"
+    """Names the rule by which rewards become advantages (core/algorithms/advantages.py)."""
     std_normalization: bool = True
     """Divides the advantages of a group by their standard deviation (GRPO) or not (Dr. GRPO)."""
     split_advantage: bool = False
     """Gives every turn the advantage of its trajectory divided by the number of turns, instead of all of it."""
+    turn_coef: NonNegativeFloat = 1.0
+    """Weighs the advantage of a turn beside that of its rollout, for turn_grpo and gigpo."""
+    gamma: Share = 1.0
+    """Discounts what later turns earn, by turn, for gigpo."""
     advantage_clip: PositiveFloat | None = None
     """Limits every advantage to +- this."""
     min_group_std: NonNegativeFloat = 0.0
@@ -144,7 +150,8 @@ class AlgorithmSection(GRPOConfig):
 
     def row_options(self) -> dict[str, Any]:
         """Return how groups become rows: the options of core.rollout.rows.rows_from_groups."""
-        names = "std_normalization split_advantage advantage_clip min_group_std rows"
+        names = "adv_estimator std_normalization split_advantage turn_coef gamma kl_coef"
+        names += " advantage_clip min_group_std rows"
         names += " max_response_length overlong_buffer_len overlong_filter update_group_size"
         return {name: getattr(self, name) for name in names.split()}
 

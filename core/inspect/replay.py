@@ -34,7 +34,7 @@ from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, jsonable
-from core.runs.record import RecordedRollout, describe_row, read_rollouts
+from core.runs.record import RecordedRollout, describe_row, read_rollouts, split_advantages
 from core.runs.run_folder import RunFolder
 from core.runs.versions import collect_versions
 from core.train import SampledBatch, checkpoint, make_trainer
@@ -157,10 +157,12 @@ class Replay:
             rows[row.rollout_id].append(row)
         # Filtered groups come after those that were trained, so the numbers of rollouts are places in the record.
         for number, rollout in enumerate(rollout for group in groups for rollout in group):
-            made = [(describe_row(r.tokens, r.loss_mask, r.logprobs, ()), r.advantage) for r in rows[number]]
-            ours = [(row.ids_crc32, row.trained, row.logprobs_crc32) for row, _ in made]
+            made = [describe_row(r.tokens, r.loss_mask, r.logprobs, ()) for r in rows[number]]
+            ours = [(row.ids_crc32, row.trained, row.logprobs_crc32) for row in made]
             theirs = [(row.ids_crc32, row.trained, row.logprobs_crc32) for row in rollout.rows]
-            if ours != theirs or (made and made[0][1] != rollout.advantage):
+            by_turn = {i: t.trained_advantage for i, t in enumerate(rollout.turns) if t.trained_advantage is not None}
+            trained = split_advantages(rows[number], rollout.trajectory().turns)
+            if ours != theirs or (made and trained != (rollout.advantage, by_turn)):
                 raise ReplayError(
                     f"step {rollout.step}, task {rollout.task_id!r}: the record makes other rows, or another "
                     f"advantage, than the run trained on; `tokentrue inspect drift {self.folder.path} --tokenizer "

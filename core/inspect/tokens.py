@@ -157,7 +157,8 @@ def pack_rollouts(rollouts: Sequence[SeededRollout]) -> dict[str, Any]:
         "rollouts": packed,
         "pieces": pieces,
         "versions": list(dict.fromkeys(map(show_text, versions))),
-        "largest_advantage": max((abs(one.rollout.advantage or 0.0) for one in rollouts), default=0.0) or 1.0,
+        "largest_advantage": max((abs(x) for one in rollouts for x in _list_advantages(one.rollout)), default=0.0)
+        or 1.0,
     }
 
 
@@ -220,7 +221,7 @@ def _pack_rollout(seed: int, rollout: RecordedRollout) -> dict[str, Any]:
         "reward": rollout.reward,
         "advantage": rollout.advantage,
         "doubt": find_doubt(rollout),
-        "turns": [_pack_turn(turn) for turn in rollout.turns],
+        "turns": [_pack_turn(turn, rollout.advantage) for turn in rollout.turns],
         "segments": find_segments(rollout),
         "rows": [{"turns": row.turns, "length": row.length, "loss_scale": row.loss_scale} for row in rollout.rows],
         "calls": [_pack_call(name, call) for name, call in calls],
@@ -238,7 +239,14 @@ def _pack_call(name: str, call: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pack_turn(turn: RecordedTurn) -> dict[str, Any]:
+def _list_advantages(rollout: RecordedRollout) -> Iterable[float]:
+    yield rollout.advantage or 0.0
+    for turn in rollout.turns:
+        own = turn.trained_advantage or 0.0
+        yield from own if isinstance(own, tuple) else (own,)
+
+
+def _pack_turn(turn: RecordedTurn, advantage: float | None) -> dict[str, Any]:
     prompt, half = turn.prompt, MAX_PROMPT // 2
     if len(prompt) > MAX_PROMPT:
         # An id below 0 stands for so many ids that are left out.
@@ -246,6 +254,8 @@ def _pack_turn(turn: RecordedTurn) -> dict[str, Any]:
     return {
         "role": show_text(turn.role),
         "trained": turn.trained,
+        "reward": turn.reward,
+        "advantage": advantage if turn.trained_advantage is None else turn.trained_advantage,
         "base": turn.base,
         "prompt": prompt,
         "sampled": turn.sampled,

@@ -78,10 +78,16 @@ function background(rollout, turn, i) {
     if (trainer == null || logprob === null) return "";
     return fade(trainer > logprob ? "c0" : "c1", Math.abs(trainer - logprob) / Math.log(1.2));
   }
-  if (tint === 4 && turn.trained && rollout.advantage)
-    return fade(rollout.advantage > 0 ? "good" : "bad", Math.abs(rollout.advantage) / data.largest_advantage);
+  const advantage = turn.trained ? advantageOf(turn, i) : null;
+  if (tint === 4 && advantage)
+    return fade(advantage > 0 ? "good" : "bad", Math.abs(advantage) / data.largest_advantage);
   if (tint === 5) return fade(`c${data.versions.indexOf(versionOf(turn, i)) % 8}`, 0.6);
   return "";
+}
+
+// The advantage of a sampled token: a turn has one for all of them, or one for each.
+function advantageOf(turn, i) {
+  return Array.isArray(turn.advantage) ? turn.advantage[i] : turn.advantage;
 }
 
 // Fills `box` with one element a token; `turn` is null for a prompt, whose tokens have an id and nothing else.
@@ -117,7 +123,8 @@ function describeSampled(rollout, turn) {
     const facts = [`token ${i + 1} of ${turn.sampled.length}`, `id ${id}`, JSON.stringify(piece(id))];
     facts.push(logprob === null ? "log-prob not finite" : `log-prob ${logprob.toFixed(4)} (p ${Math.exp(logprob).toFixed(4)})`);
     if (trainer != null) facts.push(`trainer ${trainer.toFixed(4)} (ratio ${Math.exp(trainer - logprob).toFixed(4)})`);
-    if (turn.trained && rollout.advantage !== null) facts.push(`advantage ${signed(rollout.advantage)}`);
+    const advantage = turn.trained ? advantageOf(turn, i) : null;
+    if (advantage !== null) facts.push(`advantage ${signed(advantage)}`);
     facts.push(`weights ${versionOf(turn, i)}`, turn.trained ? "trained" : "not trained");
     return facts.join(" · ");
   };
@@ -221,7 +228,7 @@ function renderRollout(rollout) {
   if (rollout.doubt) badges.append(make("span", "badge bad", rollout.doubt));
   const tone = rollout.reward === null ? "plain" : rollout.reward > 0.5 ? "good" : "bad";
   badges.append(make("span", `badge ${tone}`, rollout.reward === null ? "no reward" : `reward ${rollout.reward.toFixed(3)}`),
-    make("span", "badge plain", rollout.advantage === null ? (rollout.rows.length ? "no advantage" : "no row") : `advantage ${signed(rollout.advantage)}`),
+    make("span", "badge plain", rollout.advantage === null ? (rollout.rows.length ? "advantages by turn" : "no row") : `advantage ${signed(rollout.advantage)}`),
     make("span", rollout.status === "completed" ? "badge good" : "badge bad", rollout.failure ?? rollout.status),
     make("span", "badge plain", `seed ${rollout.seed} · ${rollout.stage} · step ${rollout.step} · group ${rollout.group + 1}`));
   const facts = make("dl", "facts");

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
 
-from core.algorithms.advantages import group_advantages, keep_most_different, overlong_penalty
+from core.algorithms.advantages import (
+    BATCH_ESTIMATORS,
+    credit_turns,
+    group_advantages,
+    keep_most_different,
+    overlong_penalty,
+    whiten,
+)
 from core.rollout.turns import extends
-from core.types import Group, Row, RowUnit, Trajectory, Turn
+from core.types import Advantage, AdvEstimator, Group, Row, RowUnit, Trajectory, Turn
+
+REFERENCE_KL = "reference_kl"
+"""Names the metric that holds a rollout's KL to the start model, in nats, which `kl_coef` takes from its reward."""
 
 
 def rows_from_groups(
@@ -21,25 +31,29 @@ def rows_from_groups(
 ) -> list[Row]:
     """Make one Row of each trained turn or segment. `rollout_id` numbers the trajectories over all groups.
 
-    `options` are those of `turn_advantages`, whose values the rows of a trajectory get.
+    `options` are those of `rollout_advantages`, and how the turns of a rollout share its advantage.
     """
+    rollouts = [trajectory for group in groups for trajectory in group]
+    credits = [credit for group in groups for credit in _credit_group(group, **options)]
+    if options.get("adv_estimator") in BATCH_ESTIMATORS:
+        _whiten_turns(rollouts, credits)
     result: list[Row] = []
-    rollout_id = 0
-    for group in groups:
-        turns, trained_tokens = [len(t.turns) for t in group], [count_trained_tokens(t) for t in group]
-        advantages = turn_advantages(group, turns, trained_tokens, **options)
-        for trajectory, advantage in zip(group, advantages, strict=True):
-            if advantage is not None:
-                result += make_rows(trajectory.turns, rows, advantage, rollout_id)
-            rollout_id += 1
+    for number, (trajectory, credit) in enumerate(zip(rollouts, credits, strict=True)):
+        if credit is not None:
+            own = {i: turn.advantage for i, turn in enumerate(trajectory.turns) if turn.advantage is not None}
+            result += make_rows(trajectory.turns, rows, {**credit, **own}, number)
     return result
 
 
 class AdvantageOptions(TypedDict, total=False):
     """Holds the settings of the recipe's algorithm section that say how rewards become advantages."""
 
+    adv_estimator: AdvEstimator
     std_normalization: Required[bool]
     split_advantage: Required[bool]
+    turn_coef: float
+    gamma: float
+    kl_coef: float
     advantage_clip: float | None
     min_group_std: float
     max_response_length: int | None
@@ -48,17 +62,42 @@ class AdvantageOptions(TypedDict, total=False):
     update_group_size: int | None
 
 
-def turn_advantages(
+def _whiten_turns(rollouts: Group, credits: Sequence[dict[int, float] | None]) -> None:
+    """Replace the advantage of each trained turn of a batch by the whitened one."""
+    trained = [(t, credit, place) for t, credit in zip(rollouts, credits, strict=True) if credit for place in credit]
+    tokens = [len(trajectory.turns[place].completion.token_ids) for trajectory, _, place in trained]
+    values = whiten([credit[place] for _, credit, place in trained], tokens)
+    for (_, credit, place), value in zip(trained, values, strict=True):
+        credit[place] = value
+
+
+def _credit_group(group: Group, **options: Unpack[AdvantageOptions]) -> list[dict[int, float] | None]:
+    """Return the advantage of each trained turn of each trajectory, by its place; None for one that is not trained."""
+    turns, trained_tokens = [len(t.turns) for t in group], [count_trained_tokens(t) for t in group]
+    advantages = rollout_advantages(group, turns, trained_tokens, **options)
+    return credit_turns(
+        group,
+        advantages,
+        options.get("adv_estimator", "grpo"),
+        std_normalization=options["std_normalization"],
+        turn_coef=options.get("turn_coef", 1.0),
+        gamma=options.get("gamma", 1.0),
+    )
+
+
+def rollout_advantages(
     group: Group, turns: Sequence[int], trained_tokens: Sequence[int], **options: Unpack[AdvantageOptions]
 ) -> list[float | None]:
-    """Return what every trained turn of each trajectory of a group gets; None for a trajectory that is not trained.
+    """Return the advantage of each trajectory of a group; None for a trajectory that is not trained.
 
-    It is the advantage of the trajectory; with `split_advantage` that is divided by the number of all its turns,
-    trained or not (slime-agentic's MemAgent). `turns` and `trained_tokens` count those of each trajectory, which need
-    not hold them here.
+    With `split_advantage` it is divided by the number of all its turns, trained or not (slime-agentic's MemAgent).
+    `turns` and `trained_tokens` count those of each trajectory, which need not hold them here.
     """
     longest, buffer = options.get("max_response_length"), options.get("overlong_buffer_len")
     rewards = [None if t.status == "failed" else t.reward for t in group]
+    if coefficient := options.get("kl_coef"):
+        costs = [coefficient * t.metrics.get(REFERENCE_KL, 0.0) for t in group]
+        rewards = [None if r is None else r - cost for r, cost in zip(rewards, costs, strict=True)]
     if longest and buffer:
         penalties = [overlong_penalty(n, longest, buffer) for n in trained_tokens]
         rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
@@ -66,6 +105,7 @@ def turn_advantages(
         rewards = keep_most_different(rewards, kept)
     advantages = group_advantages(
         rewards,
+        adv_estimator=options.get("adv_estimator", "grpo"),
         std_normalization=options["std_normalization"],
         clip=options.get("advantage_clip"),
         min_std=options.get("min_group_std", 0.0),
@@ -82,12 +122,28 @@ def count_trained_tokens(trajectory: Trajectory) -> int:
     return sum(len(turn.completion.token_ids) for turn in trajectory.turns if turn.trained)
 
 
-def make_rows(turns: Sequence[Turn], rows: RowUnit, advantage: float = math.nan, rollout_id: int = 0) -> list[Row]:
-    """Make the rows of one rollout. Without a reward there is no advantage."""
-    return [
-        Row(*_join_segment([turns[place] for place in places]), advantage, rollout_id, tuple(places))
-        for places in _split_segments(turns, rows)
-    ]
+def make_rows(
+    turns: Sequence[Turn], rows: RowUnit, advantages: Mapping[int, Advantage] | None = None, rollout_id: int = 0
+) -> list[Row]:
+    """Make the rows of one rollout from the advantage of each trained turn, by its place. Without them it is NaN."""
+    result: list[Row] = []
+    for places in _split_segments(turns, rows):
+        segment = [turns[place] for place in places]
+        tokens, mask, logprobs = _join_segment(segment)
+        values = [math.nan if advantages is None else advantages[place] for place in places]
+        result.append(Row(tokens, mask, logprobs, _spread(values, segment, mask), rollout_id, tuple(places)))
+    return result
+
+
+def _spread(values: Sequence[Advantage], turns: Sequence[Turn], mask: Sequence[int]) -> Advantage:
+    """Return the one advantage that all turns of a segment have, or one for each token of its response."""
+    if all(value is values[0] or value == values[0] for value in values) and not isinstance(values[0], tuple):
+        return values[0]
+    trained: list[float] = []  # of each sampled token, turn after turn
+    for turn, value in zip(turns, values, strict=True):
+        trained += value if isinstance(value, tuple) else (value,) * len(turn.completion.token_ids)
+    numbers = iter(trained)
+    return tuple(next(numbers) if sampled else 0.0 for sampled in mask)
 
 
 def _split_segments(turns: Sequence[Turn], rows: RowUnit) -> list[list[int]]:

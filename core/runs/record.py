@@ -18,14 +18,14 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.runs.files import Record, append_batch, jsonable, make_folder, read_batches, sync, truncate
-from core.types import Completion, FinishReason, Row, Status, Task, Trajectory, Turn
+from core.types import Advantage, Completion, FinishReason, Row, Status, Task, Trajectory, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ LOGGED_CALLS = ("calls", "steps")
 """Names the fields of a rollout's log that list calls of tools and experts, as mappings."""
 CALL_NAMES = ("tool", "alias", "name")
 """Names the fields that may name the tool of such a call."""
+OWN_FIELDS = ("reward", "state", "advantage")
+"""Names what a method may say of a turn."""
 
 Count = Annotated[int, Field(ge=0)]
 TokenBytes = Callable[[Sequence[int]], Sequence[bytes]]
@@ -64,6 +66,12 @@ class RecordedTurn(_Part):
     finish_reason: FinishReason
     seconds: tuple[float, float] | None = None
     """Holds when the call began and ended, in seconds since the rollout began; older records have none."""
+    reward: float | None = None
+    state: str | None = None
+    advantage: Advantage | None = None
+    """Holds what the method itself said of the turn, as `Turn.advantage`."""
+    trained_advantage: Advantage | None = None
+    """Holds what the turn was trained with, where the turns of the rollout differ."""
 
     @property
     def versions(self) -> list[str]:
@@ -91,10 +99,11 @@ class RecordedRollout(_Part):
     """One rollout: a line of the record.
 
     `group` numbers the groups of a step; in a group dropped for want of a signal no rollout has rows. `advantage` is
-    the same for each of its rows. `pieces` has the text of every id that is new in this file; an id that holds part of
-    a UTF-8 character is stored as bytes. The first line of an evaluation has `cell`: variant, data, length, seed, and
-    the conditions of its samples. `read_rollouts` completes both for all lines. `sample` holds what an evaluation knows
-    of a rollout beside: which repeat it is, its session and clocks, and what its grader said.
+    that of all its rows, and null where its turns have different ones (`trained_advantage`). `pieces` has the text of
+    every id that is new in this file; an id that holds part of a UTF-8 character is stored as bytes. The first line of
+    an evaluation has `cell`: variant, data, length, seed, and the conditions of its samples. `read_rollouts` completes
+    both for all lines. `sample` holds what an evaluation knows of a rollout beside: which repeat it is, its session and
+    clocks, and what its grader said.
     """
 
     version: Literal[2]
@@ -156,7 +165,8 @@ class RecordedRollout(_Part):
             completion = Completion(
                 tuple(turn.sampled), logprobs, turn.finish_reason, turn.weight_version, earlier_versions=earlier
             )
-            turns.append(Turn(turn.role, tuple(prompt), completion, turn.trained, turn.seconds))
+            own = turn.reward, turn.state, turn.advantage
+            turns.append(Turn(turn.role, tuple(prompt), completion, turn.trained, turn.seconds, *own))
         return Trajectory(self.task_id, tuple(turns), self.status, self.reward, self.failure, self.metrics, self.log)
 
     @property
@@ -209,6 +219,7 @@ def record_rollout(
                 **({"earlier_versions": completion.earlier_versions} if completion.earlier_versions else {}),
                 "finish_reason": completion.finish_reason,
                 **({"seconds": [round(x, 4) for x in turn.seconds]} if turn.seconds else {}),
+                **{name: jsonable(value) for name in OWN_FIELDS if (value := getattr(turn, name)) is not None},
             }
         )
         whole.append((*turn.prompt_ids, *completion.token_ids))
@@ -218,6 +229,9 @@ def record_rollout(
             trained = iter(_round_all([x for x, mask in zip(logprobs, row.loss_mask, strict=True) if mask]))
             for place in row.turns:
                 turns[place]["trainer_logprobs"] = [next(trained, None) for _ in turns[place]["sampled"]]
+    advantage, by_turn = split_advantages([row for row, _, _ in rows], trajectory.turns)
+    for place, value in by_turn.items():
+        turns[place]["trained_advantage"] = jsonable(value)
     return {
         "version": VERSION,
         "stage": stage,
@@ -229,7 +243,7 @@ def record_rollout(
         "status": trajectory.status,
         "failure": trajectory.failure,
         "reward": jsonable(trajectory.reward),
-        "advantage": jsonable(rows[0].row.advantage) if rows else None,
+        "advantage": jsonable(advantage),
         "turns": turns,
         "rows": [
             describe_row(row.tokens, row.loss_mask, row.logprobs, row.turns)
@@ -240,6 +254,23 @@ def record_rollout(
         "metrics": jsonable(trajectory.metrics),
         "log": jsonable(json.loads(json.dumps(dict(trajectory.log), default=str))),
     }
+
+
+def split_advantages(rows: Sequence[Row], turns: Sequence[Turn]) -> tuple[float | None, dict[int, Advantage]]:
+    """Return the advantage of all rows of a rollout, if they have one, or else that of each turn, by its place."""
+    if not rows:
+        return None, {}
+    first = rows[0].advantage
+    if not isinstance(first, tuple) and all(row.advantage is first or row.advantage == first for row in rows):
+        return first, {}
+    by_turn: dict[int, Advantage] = {}
+    for row in rows:
+        # The trained tokens of a row are the completions of its turns, one after the other.
+        trained = (a for a, mask in zip(row.advantages, row.loss_mask, strict=True) if mask)
+        for place in row.turns:
+            values = tuple(islice(trained, len(turns[place].completion.token_ids)))
+            by_turn[place] = values[0] if len(set(values)) == 1 else values
+    return None, by_turn
 
 
 def describe_row(

@@ -17,8 +17,9 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from core.engine.lora import add_adapters
 from core.policy.base import Policy, Roles
 from core.rollout.curriculum import Curriculum, measure_outcomes
 from core.rollout.method import Method
-from core.rollout.rows import count_trained_tokens, rows_from_groups
+from core.rollout.rows import REFERENCE_KL, count_trained_tokens, make_rows, rows_from_groups
 from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
@@ -218,6 +219,8 @@ class GRPOLoop:
 
     async def _learn(self, batch: SampledBatch) -> dict[str, float]:
         """Step the trainer on the rows of a batch, and sample from the new weights from now on; return statistics."""
+        if self.recipe.algorithm.kl_coef:
+            batch.groups = await self._measure_kl(batch.groups)
         # Without one valid rollout there are no rows, and the trainer takes no step.
         rows = rows_from_groups(batch.groups, **self.recipe.algorithm.row_options())
         ahead = self.recipe.rollout.ahead
@@ -279,6 +282,18 @@ class GRPOLoop:
         if reason := empty or self.health.find_end():
             raise TrainingError(f"step {self.step}: {reason}")
         return record
+
+    async def _measure_kl(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the groups with each rollout's KL to the start model in its metrics, where its reward is charged."""
+        rollouts, unit = [trajectory for group in groups for trajectory in group], self.recipe.algorithm.rows
+        rows = [row for number, t in enumerate(rollouts) for row in make_rows(t.turns, unit, rollout_id=number)]
+        # An adapter cannot be left out while the same model samples, so rollouts that run ahead in this process wait.
+        if self.engine.samples_while_training:
+            found = await asyncio.to_thread(self.trainer.measure_kl, rows)
+        else:
+            found = self.trainer.measure_kl(rows)
+        charged = (replace(t, metrics={**t.metrics, REFERENCE_KL: found.get(i, 0.0)}) for i, t in enumerate(rollouts))
+        return [list(islice(charged, len(group))) for group in groups]
 
     async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""

@@ -172,7 +172,7 @@ def plan_memory(
     adapted, optimizer = recipe.model.lora is not None, recipe.optimizer
     sizes = trained_sizes(config, recipe.model.lora)
     kept = footprint.parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if adapted else 0)
-    reference = kept if recipe.algorithm.kl_loss_coef and not adapted else 0
+    reference = kept if (recipe.algorithm.kl_loss_coef or recipe.algorithm.kl_coef) and not adapted else 0
     process = PROCESS_BYTES[device]
     if device == "cpu":
         process += TORCHAO_BYTES * (optimizer.name == "adamw8bit") + COMPILER_BYTES * recipe.model.compile

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from core.types import LossAgg, Row
 
 POLICY_STATISTICS = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
 """Lists the statistics that a row has with or without advantage: skipping rows must not make them smaller."""
-LOSSES = ("loss", "pg_loss")
+LOSSES = ("loss", "pg_loss", "observation_loss")
 LOGITS_PER_CHUNK = 1 << 24
 """Sets how many logits are computed at a time: 64 MB in float32."""
 LARGE_MODEL_PARAMETERS = 50_000_000
@@ -50,14 +51,22 @@ class TrainingError(RuntimeError):
 class _StepRows(NamedTuple):
     """Holds the rows of one optimizer step that have a gradient, and what they weigh in the average over all its rows.
 
-    `scales` is the factor of each row in that average; `share` is the part of the average that falls to these rows.
-    `total` is what all tokens weigh together: 1, but not with `loss_agg` constant, which is no average.
+    `masks` mark the response tokens whose log-probs the step needs: the trained ones, and with an `observation_coef`
+    those between them. `scales` is the factor of each row in that average; `share` is the part of the average that
+    falls to these rows. `total` is what all tokens weigh together: 1, but not with `loss_agg` constant, which is no
+    average.
     """
 
     rows: list[Row]
+    masks: list[tuple[int, ...]]
     scales: list[float]
     share: float
     total: float
+
+    @property
+    def observed(self) -> int:
+        """Count the tokens between turns, whose log-probs the step needs."""
+        return sum(map(sum, self.masks)) - sum(row.trained_tokens for row in self.rows)
 
 
 class Trainer:
@@ -114,7 +123,7 @@ class Trainer:
         self._optimized = [copies.get(name, p) for name, p in trained.items()]
         self.optimizer = make_optimizer(optimizer, self._optimized, seed)
         self.steps = 0
-        needs_copy = self.grpo.kl_loss_coef and not self._adapted
+        needs_copy = (self.grpo.kl_loss_coef or self.grpo.kl_coef) and not self._adapted
         model.drop_prepacked()  # oneDNN's cannot be copied
         self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
         model.gradient_checkpointing = optimizer.gradient_checkpointing
@@ -143,15 +152,15 @@ class Trainer:
         skipped: its log-probs under the weights before the first step, and its scale in the loss.
         """
         # As long as the model is the reference, the gradient of a KL term is 0: it needs no forward.
-        teaches = any(row.advantage for row in rows) or self.steps or self.grpo.kl_loss_type == "k1"
-        keep_all = bool(self.grpo.entropy_coef or (self.grpo.kl_loss_coef and teaches))
+        teaches = any(map(_teaches, rows)) or self.steps or self.grpo.kl_loss_type == "k1"
+        keep_all = bool(self.grpo.entropy_coef or self.grpo.observation_coef or (self.grpo.kl_loss_coef and teaches))
         steps = [step for part in self._split(rows) if (step := self._select_rows(part, keep_all)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
         if self.num_steps_per_rollout > 1:
-            old_logprobs = [self._compute_old_logprobs(step.rows) for step in steps]
+            old_logprobs = [self.compute_logprobs(step.rows, step.masks) for step in steps]
         totals: dict[str, float] = defaultdict(float)
         for number, (step, old) in enumerate(zip(steps, old_logprobs, strict=True)):
-            for pack in pack_rows(step.rows, self.config.max_tokens_per_pack, self.model.device):
+            for pack in self._pack(step.rows, step.masks):
                 for name, value in self._backward_grpo(pack, step, old, watch).items():
                     weight = 1.0 if name in LOSSES else step.total  # what is no loss is a mean over tokens
                     totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0) / weight
@@ -162,6 +171,36 @@ class Trainer:
         skipped = len(rows) - sum(len(step.rows) for step in steps)
         means = {name: total / len(steps) for name, total in totals.items()}
         return means | {"rows": len(rows), "rows_skipped": skipped}
+
+    def measure_kl(self, rows: Sequence[Row]) -> dict[int, float]:
+        """Return the KL of each rollout to the reference, summed over its trained tokens, in nats, by rollout id.
+
+        It is that of the policy that sampled: its own log-probs less those of the reference (k1).
+        """
+        totals: dict[int, float] = defaultdict(float)
+        with self._open_reference() as reference:
+            ref_logprobs = self.compute_logprobs(rows, model=reference)
+        for row, of_row in zip(rows, ref_logprobs, strict=True):
+            pairs = zip(row.logprobs, of_row, row.loss_mask, strict=True)
+            totals[row.rollout_id] += sum(now - ref for now, ref, trained in pairs if trained)
+        return totals
+
+    @torch.no_grad()
+    def compute_logprobs(
+        self, rows: Sequence[Row], masks: Sequence[Sequence[int]] | None = None, model: CausalLM | None = None
+    ) -> list[list[float]]:
+        """Compute the log-prob of each response token that a mask marks, 0 for the others, one list for each row.
+
+        The masks are the rows' own where none are given, and the model is the one in training.
+        """
+        masks = [row.loss_mask for row in rows] if masks is None else masks
+        found: list[list[float]] = [[0.0] * len(mask) for mask in masks]
+        for pack in self._pack(rows, masks):
+            with self._autocast():
+                logprobs_R = self._compute_logprobs(model or self.model, pack, self.temperature)[0]
+            for index, values in pack.scatter(logprobs_R, masks).items():
+                found[index] = values
+        return found
 
     def supervised_step(self, examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
         """Take one step of cross-entropy on (prompt ids, completion ids); every completion token counts the same."""
@@ -229,27 +268,23 @@ class Trainer:
         """Select the rows with an advantage, or all; the scales are those of the average over all rows of the step."""
         scales = row_scales(rows, self.loss_agg, self.loss_length)
         scaled = [(row, s) for row, s in zip(rows, scales, strict=True) if s]
-        selected = [(row, s) for row, s in scaled if row.advantage or keep_all]
+        selected = [(row, s) for row, s in scaled if keep_all or _teaches(row)]
         part, whole = (sum(s * row.trained_tokens for row, s in pairs) for pairs in (selected, scaled))
         share, total = part / whole if selected else 0.0, whole if self.loss_agg == "constant" else 1.0
-        return _StepRows([row for row, _ in selected], [s for _, s in selected], share, total)
+        kept = [row for row, _ in selected]
+        masks = [(1,) * len(row.loss_mask) if self.grpo.observation_coef else row.loss_mask for row in kept]
+        return _StepRows(kept, masks, [s for _, s in selected], share, total)
 
-    @torch.no_grad()
-    def _compute_old_logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
-        """Compute the trainer's log-probs before the first step, one list over the response tokens of each row."""
-        old: list[list[float]] = [[0.0] * len(row.loss_mask) for row in rows]
-        for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
-            with self._autocast():
-                logprobs_R = self._compute_logprobs(self.model, pack, self.temperature)[0]
-            for index, values in pack.scatter(logprobs_R, [row.loss_mask for row in rows]).items():
-                old[index] = values
-        return old
+    def _pack(self, rows: Sequence[Row], masks: Sequence[Sequence[int]]) -> list[Pack]:
+        predicted = [replace(row, loss_mask=tuple(mask)) for row, mask in zip(rows, masks, strict=True)]
+        return pack_rows(predicted, self.config.max_tokens_per_pack, self.model.device)
 
     def _backward_grpo(
         self, pack: Pack, step: _StepRows, old: Sequence[Sequence[float]] | None, watch: WatchRow | None
     ) -> dict[str, Tensor]:
         """Add the gradient of one pack and return its statistics; `old` are the old log-probs of the step's rows."""
-        masks = [row.loss_mask for row in step.rows]
+        masks = step.masks
+        trained_R = pack.gather([row.loss_mask for row in step.rows], masks).bool()
         rollout_logprobs_R = pack.gather([row.logprobs for row in step.rows], masks)
         with self._autocast():
             logprobs_R, entropy_R = self._compute_logprobs(self.model, pack, self.temperature, with_entropy=True)
@@ -262,18 +297,23 @@ class Trainer:
         if watch is not None:
             for index, values in pack.scatter(old_logprobs_R, masks).items():
                 watch(step.rows[index], values, step.scales[index])
-        # The pack has dropped the untrained tokens already, so the loss's T is R here, and its mask is all ones.
+        # The pack has dropped the tokens without a log-prob already, so the loss's T is R here.
         loss, stats = grpo_loss(
             logprobs_R,
             old_logprobs_R,
             rollout_logprobs_R,
             ref_logprobs_R,
             entropy_R,
-            advantages_T=pack.spread([row.advantage for row in step.rows]),
-            mask_T=torch.ones_like(logprobs_R),
+            advantages_T=pack.gather([row.advantages for row in step.rows], masks),
+            mask_T=trained_R,
             scales_T=pack.spread(step.scales),
             config=self.grpo,
+            sequence_T=pack.row_R,
         )
+        if self.grpo.observation_coef:
+            observed = -logprobs_R[~trained_R].sum() / max(1, step.observed)
+            loss = loss + self.grpo.observation_coef * observed
+            stats |= {"observation_loss": observed.detach(), "loss": loss.detach()}
         self._backward(loss)
         return stats
 
@@ -372,6 +412,10 @@ class FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, gradient_X: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (slope_XC,) = ctx.saved_tensors
         return (gradient_X[:, None] * slope_XC).to(slope_XC.dtype), None, None, None
+
+
+def _teaches(row: Row) -> bool:
+    return any(row.advantages) if isinstance(row.advantage, tuple) else bool(row.advantage)
 
 
 def finish(work: Generator[None, None, dict[str, float]]) -> dict[str, float]:

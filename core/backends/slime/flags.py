@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from core.algorithms.advantages import TURN_ESTIMATORS
 from core.backends.embedded_only import refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.slime.framework import FRAMEWORKS, framework_flags
@@ -44,6 +45,10 @@ class Paths(JobPaths):
         self.checkpoints = self.out / "torch_dist"
 
 
+ESTIMATORS = {"vanilla": "grpo", "gspo": "gspo", "cispo": "cispo"}
+"""Maps a `loss_mode` to the --advantage-estimator under which slime computes that loss of given advantages."""
+
+
 def cluster(recipe: Recipe) -> SlimeSection:
     """Return the recipe's `slime` section, checked against the rest of the recipe.
 
@@ -62,9 +67,22 @@ def cluster(recipe: Recipe) -> SlimeSection:
         raise RecipeError(
             "slime splits a batch evenly; let algorithm.num_steps_per_rollout divide tasks_per_step x group_size"
         )
+    check_algorithm(recipe)
     if slime.rows == "fan_out":
         check_fan_out(recipe, regrade=method_spec(recipe.method).regrade is not None)
     return slime
+
+
+def check_algorithm(recipe: Recipe) -> None:
+    """Raise RecipeError for an algorithm that slime's rows or slime's loss cannot have."""
+    algorithm = recipe.algorithm
+    if algorithm.loss_mode not in ESTIMATORS:
+        raise RecipeError(f"algorithm.loss_mode={algorithm.loss_mode} is no loss of slime; use {', '.join(ESTIMATORS)}")
+    if algorithm.adv_estimator in TURN_ESTIMATORS and algorithm.rows != "turn":
+        raise RecipeError(
+            f"algorithm.adv_estimator={algorithm.adv_estimator} gives the turns of a row different advantages, and a "
+            "row of slime has one; set algorithm.rows=turn"
+        )
 
 
 def check_fan_out(recipe: Recipe, regrade: bool) -> None:
@@ -79,6 +97,11 @@ def check_fan_out(recipe: Recipe, regrade: bool) -> None:
         raise RecipeError(
             "algorithm.overlong_buffer_len and overlong_filter need whole rollouts, which fanned-out ones are not; "
             "use slime.rows=container, or set them to null and false"
+        )
+    if algorithm.adv_estimator not in ("grpo", "rloo"):
+        raise RecipeError(
+            f"algorithm.adv_estimator={algorithm.adv_estimator} needs the whole batch or its turns, which fanned-out "
+            "rollouts do not have; use slime.rows=container, grpo or rloo"
         )
     if algorithm.update_group_size:
         raise RecipeError(
@@ -206,7 +229,7 @@ def _grpo(recipe: Recipe, slime: SlimeSection) -> Flags:
     kl, (tis_low, tis_high) = algorithm.kl_loss_coef > 0, algorithm.tis or (None, None)
     icepop = f"{slime.framework}.backends.megatron_utils.loss.icepop_function"
     return {
-        "--advantage-estimator": "grpo",
+        "--advantage-estimator": ESTIMATORS[algorithm.loss_mode],
         "--disable-grpo-std-normalization": not algorithm.std_normalization,
         "--use-kl-loss": kl,
         "--kl-loss-coef": algorithm.kl_loss_coef if kl else None,

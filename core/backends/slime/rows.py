@@ -109,6 +109,7 @@ def post_process_rewards(
         rewards = [None if s.remove_sample else read_reward(s, reward_key) for s in first_parts.values()]
         normalised = group_advantages(
             rewards,
+            adv_estimator=algorithm.adv_estimator,
             std_normalization=algorithm.std_normalization,
             clip=algorithm.advantage_clip,
             min_std=algorithm.min_group_std,

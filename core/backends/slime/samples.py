@@ -172,6 +172,8 @@ def _turn_record(turn: Turn) -> dict[str, Any]:
         "completion": completion,
         "trained": turn.trained,
         "seconds": turn.seconds,
+        "reward": turn.reward,
+        "state": turn.state,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from core.backends.slime.flags import check_fan_out
+from core.backends.slime.flags import ESTIMATORS, check_algorithm, check_fan_out
 from core.config import Recipe, RecipeError
 from core.rollout.method import MethodSpec
 
@@ -45,6 +45,7 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
             "slime would make rows of its own: give --custom-convert-samples-to-train-data-path or "
             "--custom-reward-post-process-path this method's hook (core/backends/slime/hooks.py)"
         )
+    check_algorithm(recipe)
     if not converted:
         check_fan_out(recipe, spec.regrade is not None)
     rollout, missing = recipe.rollout, object()
@@ -53,7 +54,10 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
         "rollout_batch_size": (rollout.tasks_per_step, "the recipe's rollout.tasks_per_step"),
         "rollout_temperature": (rollout.temperature, "the recipe's rollout.temperature"),
         "rollout_top_p": (1.0, "top-p replay has no place in our rows"),
-        "advantage_estimator": ("grpo", "advantages are made before slime sees the rows"),
+        "advantage_estimator": (
+            ESTIMATORS[recipe.algorithm.loss_mode],
+            "the recipe's algorithm.loss_mode; advantages are made before slime sees the rows",
+        ),
         "normalize_advantages": (False, "advantages are normalised already"),
         "calculate_per_token_loss": (
             recipe.algorithm.loss_agg == "token" and not converted,

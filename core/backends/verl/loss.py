@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
@@ -23,6 +24,8 @@ def rollout_loss(model_output: Any, data: Any, dp_group: Any = None, *, coeffici
     padded = data.select(*names).to_padded_tensor()
     scales = padded[SCALES].float()
     entropy = model_output.get("entropy")
+    mask_BT = padded["response_mask"].bool() & (scales > 0)
+    sequence_BT = torch.arange(len(mask_BT), device=mask_BT.device)[:, None].expand_as(mask_BT)
     loss, stats = grpo_loss(
         no_padding_2_padding(model_output["log_probs"], data),
         padded["old_log_probs"],
@@ -30,9 +33,10 @@ def rollout_loss(model_output: Any, data: Any, dp_group: Any = None, *, coeffici
         padded["ref_log_prob"] if "ref_log_prob" in data else None,
         None if entropy is None else no_padding_2_padding(entropy, data),
         padded["advantages"],
-        padded["response_mask"].bool() & (scales > 0),
+        mask_BT,
         scales,
         coefficients,
+        sequence_BT,
     )
     ranks = data["dp_size"]  # data-parallel ranks average their gradients, and our weights are of the whole step
     return loss * ranks, {name: Metric(AggregationType.SUM, value * ranks) for name, value in stats.items()}

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from core.algorithms.advantages import BATCH_ESTIMATORS, whiten
 from core.algorithms.aggregate import row_scales
 from core.backends.rollouts import NOTES, read_notes
 from core.config import AlgorithmSection
-from core.rollout.rows import make_rows, turn_advantages
+from core.rollout.rows import make_rows, rollout_advantages
 from core.runs.files import Record
 from core.runs.record import TrainedRow, record_rollout
 from core.types import Completion, Group, Row, RowUnit, Task, Trajectory, Turn
@@ -88,6 +89,7 @@ def credit_rows(
     for row in (row for step in steps for row in step):
         groups[row.rollout_id.rpartition("_")[0]][row.rollout_id] = row.notes
     advantages: dict[str, float] = {}
+    trained_tokens: dict[str, int] = {}
     options = algorithm.row_options()
     del options["rows"]
     for uid, rollouts in groups.items():
@@ -95,8 +97,12 @@ def credit_rows(
         if regrade is not None:
             group = regrade(uid, group)
         turns, tokens = ([notes[name] for notes in rollouts.values()] for name in ("turns", "trained_tokens"))
-        values = zip(rollouts, turn_advantages(group, turns, tokens, **options), strict=True)
+        values = zip(rollouts, rollout_advantages(group, turns, tokens, **options), strict=True)
         advantages.update((rollout, value) for rollout, value in values if value is not None)
+        trained_tokens.update(zip(rollouts, tokens, strict=True))
+    if algorithm.adv_estimator in BATCH_ESTIMATORS:
+        white = whiten(list(advantages.values()), [trained_tokens[rollout] for rollout in advantages])
+        advantages = dict(zip(advantages, white, strict=True))
     credits: dict[str, Credit] = {}
     for step in steps:
         trained = [row for row in step if row.rollout_id in advantages]

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from core.algorithms.advantages import TURN_ESTIMATORS
 from core.config import Recipe, RecipeError
 from core.config.load import read_yaml
 from core.rollout.method import method_spec
@@ -23,6 +24,8 @@ OLDER_ESTIMATOR = "tokentrue_grpo"
 """Names our estimator for verl's older trainer, in core/backends/verl/trainer.py."""
 
 PLAIN = {
+    "adv_estimator": "grpo",
+    "loss_mode": "vanilla",
     "loss_agg": "token",
     "split_advantage": False,
     "advantage_clip": None,
@@ -92,6 +95,11 @@ def check_settings(recipe: Recipe, config: Any) -> None:
         raise RecipeError(
             f"trainer.v1.trainer_mode is {mode}, whose mini-batches count rows: set it to tokentrue_{mode}, with "
             "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
+        )
+    if algorithm.adv_estimator in TURN_ESTIMATORS:
+        raise RecipeError(
+            f"algorithm.adv_estimator={algorithm.adv_estimator} has no place on verl, whose batch does not keep the "
+            "rewards of turns; use another one, or the embedded backend"
         )
     if algorithm.dynamic_sampling:
         raise RecipeError(

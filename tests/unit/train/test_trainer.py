@@ -183,7 +183,7 @@ def test_on_policy_loss_is_minus_the_mean_advantage(qwen2):
     """Ratio 1 everywhere: with the trainer's own log-probs the loss is known without a model."""
     rows = make_rows()
     trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(tis=(0.0, 1e9)), loss_agg="token")
-    own = trainer._compute_old_logprobs(rows)
+    own = trainer.compute_logprobs(rows)
     rows = [replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)]
     stats = trainer.grpo_step(rows)
     tokens = sum(row.trained_tokens for row in rows)
@@ -209,9 +209,7 @@ def test_the_trainers_log_probs_are_the_engines(any_model, temperature):
         Row((*prompt, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, i)
         for i, (prompt, c) in enumerate(zip(prompts, completions, strict=True))
     ]
-    for row, own in zip(
-        rows, Trainer(model, optimizer(), temperature=temperature)._compute_old_logprobs(rows), strict=True
-    ):
+    for row, own in zip(rows, Trainer(model, optimizer(), temperature=temperature).compute_logprobs(rows), strict=True):
         torch.testing.assert_close(torch.tensor(own), torch.tensor(row.logprobs), atol=1e-5, rtol=0)
 
 
