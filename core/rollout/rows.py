@@ -95,6 +95,9 @@ def rollout_advantages(
     """
     longest, buffer = options.get("max_response_length"), options.get("overlong_buffer_len")
     rewards = [None if t.status == "failed" else t.reward for t in group]
+    if options.get("adv_estimator") == "gigpo":
+        earned = [sum(turn.reward or 0.0 for turn in t.turns) for t in group]
+        rewards = [None if r is None else r + extra for r, extra in zip(rewards, earned, strict=True)]
     if coefficient := options.get("kl_coef"):
         costs = [coefficient * t.metrics.get(REFERENCE_KL, 0.0) for t in group]
         rewards = [None if r is None else r - cost for r, cost in zip(rewards, costs, strict=True)]
