@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -34,9 +35,10 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
+from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, read_batches
 from core.text.tokenizer import encode_text
-from core.types import Sampling
+from core.types import Group, Sampling
 from core.worlds import CHAT_TEMPLATE
 
 T = TypeVar("T")
@@ -134,6 +136,21 @@ def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Except
         return (*ids, tokenizer.eos_token_id)
 
     return ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+
+
+def assert_grpo_ignores_credit(group: Group) -> None:
+    """The rows of rollouts whose turns have rewards and states are those without them, unless turns are credited."""
+    bare = [replace(t, turns=tuple(replace(turn, reward=None, state=None) for turn in t.turns)) for t in group]
+    options = {"split_advantage": False, "rows": "turn"}
+    for std in (True, False):
+        rows = [rows_from_groups([each], **options, std_normalization=std) for each in (group, bare)]
+        assert rows[0] == rows[1]
+        assert any(row.advantage for row in rows[0])
+    credited = [
+        rows_from_groups([each], **options, std_normalization=True, adv_estimator="turn_grpo") for each in (group, bare)
+    ]
+    assert credited[0] != credited[1]
+    assert credited[1] == rows_from_groups([bare], **options, std_normalization=True)
 
 
 def replace_mcp(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:

@@ -37,6 +37,11 @@ class Memory:
     def add(self, step: Step) -> Memory:
         return replace(self, steps=(*self.steps, step))
 
+    @property
+    def results(self) -> list[str]:
+        """Return what the tools gave, step by step, or why there is nothing: none of it in the planner's words."""
+        return [step.result if step.status == "ok" else step.status for step in self.steps]
+
     def render(self, style: Style) -> str:
         """Return the memory as the roles read it, without empty fields."""
         if style == "compact":

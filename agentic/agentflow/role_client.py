@@ -96,7 +96,7 @@ class RoleClient:
         timeout_s: float,
     ):
         self._recorder = Turns(sampling)
-        self.turns = self._recorder.recorded
+        self.turns, self.credit = self._recorder.recorded, self._recorder.credit
         self.roles = roles
         self.seed = sampling.seed
         self._prompters = prompters

@@ -14,6 +14,10 @@ Departures from both, on purpose:
 6. The planner reads the limits and best practice of each tool, and a memory in words instead of a Python dictionary.
    With `format: released` it reads what the released code shows it.
 
+Algorithms that credit turns (turn_grpo, gigpo) read a reward of each next step: 1 if its tool's result holds an
+accepted answer that neither the question, nor an earlier result, nor the command itself holds, else 0. The state before
+a turn is what the tools gave so far.
+
 Run:  bash agentic/agentflow/run.sh                         # tiny: two CPU cores, minutes
       bash agentic/agentflow/run.sh --preset seed --backend slime --dry-run
 """
@@ -30,6 +34,7 @@ from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
 from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
+from core.rewards.answer_grader import reward_finding
 from core.rewards.answers import strip_thoughts
 from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
@@ -82,7 +87,10 @@ class AgentFlow(Method):
             if "planner.plan" in self.prompters:
                 known["analysis"] = await client.ask("planner.plan", known)
             while len(memory.steps) < self.config.max_steps:
-                memory = memory.add(await self.take_step(client, known, memory))
+                step = await self.take_step(client, known, memory)
+                found, told = step.result if step.status == "ok" else "", [task.question, *memory.results, step.command]
+                client.credit("planner.next_step", reward=reward_finding(found, "\n".join(told), task.answers))
+                memory = memory.add(step)
                 if memory.steps[-1].status in ("malformed_step", "malformed_command", "tool_not_found"):
                     continue  # no tool ran, so there is nothing to verify
                 verdict = self.format.parse_verdict(await self.ask_with_memory(client, "verifier", known, memory))
@@ -95,6 +103,7 @@ class AgentFlow(Method):
             ending = "budget"
         slots = {**known, "memory": memory.render(self.config.format)}
         answer = await client.ask("planner.final", slots, budgeted=False)
+        client.credit("planner.final", state=memory.results)
         return await self.make_trajectory(task, client, memory, answer, ending, unclear_verdicts)
 
     def describe_tools(self) -> dict[str, str]:
@@ -200,7 +209,9 @@ class AgentFlow(Method):
 
     async def ask_with_memory(self, client: RoleClient, role: str, known: Slots, memory: Memory) -> str:
         """Return what `role` writes when it reads the memory."""
-        return (await client.ask(role, {**known, "memory": memory.render(self.config.format)})).text
+        output = await client.ask(role, {**known, "memory": memory.render(self.config.format)})
+        client.credit(role, state=memory.results)
+        return output.text
 
     def shorten(self, text: str) -> str:
         return shorten(self.tokenizer, text, self.config.max_result_tokens)

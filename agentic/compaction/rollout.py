@@ -7,18 +7,23 @@ Related work: SUPO (arXiv 2510.06727) and CompactionRL (arXiv 2607.05378) train 
 call functions or write code by the outcome of the task. Here the one tool is `next`, which returns the next page. All
 segments of a rollout get its advantage, and the rollout counts once in its group.
 
+Algorithms that credit turns (turn_grpo, gigpo) read a reward of each summary that replaces pages or a summary with an
+accepted answer in them: 1 if it still holds one, else 0. The state before a turn is the place in the document, with the
+summary and the pages in the context.
+
 Run:  bash agentic/compaction/run.sh                        # tiny: two CPU cores, minutes
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
 from agentic.compaction.config import PRESETS, CompactionRecipe
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
 from core.policy.base import Roles
-from core.rewards.answer_grader import find_answer, is_accepted
+from core.rewards.answer_grader import find_answer, holds_answer, is_accepted
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
@@ -48,11 +53,17 @@ class CompactingReader(Method):
         opening = self.renderer.message("user", task.question, INSTRUCTIONS)
         chat = Conversation(roles["policy"], self.renderer, turns, [opening])
         pages = [*split_pages(task), END]
-        reply = await self.act(chat)
+        shown = list[str]()  # the summary and the pages in the context
+        reply = await self.act(chat, [str(len(pages)), *shown])
         while reply.strip() == NEXT and pages:
-            page = self.renderer.message("tool", pages.pop(0))
+            text = pages.pop(0)
+            page = self.renderer.message("tool", text)
             if not self.has_room(chat, page):
                 await self.compact(chat)
+                turns.credit("summary", state=[str(len(pages)), *shown])
+                before, shown = shown, [self.read(message) for message in chat.messages[1:]]
+                if holds_answer("\n".join(before), task.answers):
+                    turns.credit("summary", reward=float(holds_answer("\n".join(shown), task.answers)))
             if not self.has_room(chat, page):
                 raise RolloutError(
                     "overlong_page",
@@ -60,14 +71,18 @@ class CompactingReader(Method):
                     f"into compaction.context_tokens={self.config.context_tokens} beside the question and a summary",
                 )
             chat.messages.append(page)
-            reply = await self.act(chat)
+            shown.append(text)
+            reply = await self.act(chat, [str(len(pages)), *shown])
         return make_trajectory(task, turns.recorded, reply)
 
-    async def act(self, chat: Conversation) -> str:
+    async def act(self, chat: Conversation, state: Sequence[str]) -> str:
         """Return the text of the policy's next message behind its thoughts: a call of the tool, or an answer."""
         await chat.ask("act", self.config.max_action_tokens)
-        text = str(self.tokenizer.decode(chat.messages[-1].ids, skip_special_tokens=True))
-        return split_thoughts(text)[1] or ""
+        chat.turns.credit("act", state=state)
+        return split_thoughts(self.read(chat.messages[-1]))[1] or ""
+
+    def read(self, message: Message) -> str:
+        return str(self.tokenizer.decode(message.ids, skip_special_tokens=True))
 
     async def compact(self, chat: Conversation) -> None:
         """Replace all that follows the question by a summary that the policy writes."""

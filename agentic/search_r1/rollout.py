@@ -6,6 +6,11 @@ Ports studied: the released trainer (PeterGriffinJin/Search-R1, on verl) and sli
 The policy's message grows: a turn ends at </search> or </answer>, and what a search found is appended as <information>,
 which is not trained. So a rollout is one row. Its reward is the exact match of the answer.
 
+Algorithms that credit turns (turn_grpo, gigpo) read a reward of each turn but the answer: 1 for the first search whose
+passages hold an accepted answer, else 0. This is the retrieval reward of MT-GRPO (arXiv 2505.11821). Its released code
+looks at the first search of a rollout alone, takes any substring (`19` in `1995`), and adds a reward for calls that
+ran. The state before a turn is the set of passages read.
+
 Departures from both ports, on purpose:
 1. Token ids stay token ids. The released trainer decodes every turn, cuts its text at the tag and encodes it again.
 2. The answer is read from the policy's last turn. Both ports take the last <answer> of the whole text, so a passage
@@ -33,7 +38,7 @@ from agentic.search_r1.prompts import PASSAGE, write_prompt
 from core import retrieval
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
-from core.rewards.answer_grader import is_accepted
+from core.rewards.answer_grader import is_accepted, reward_finding
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
@@ -68,16 +73,21 @@ class SearchR1(Method):
         question = self.renderer.message("user", *write_prompt(self.config.prompt, task.question, self.config.format))
         ids = self.renderer.render([*self.renderer.plain_messages(task.earlier_messages), question], self.format.tools)
         actions: list[tuple[Action, str]] = []
+        read: list[str] = []  # passages
         searches = 0
         while True:
             completion = await turns.ask(roles["policy"], "act", ids, self.config.max_tokens)
+            turns.credit("act", state=sorted(set(read)))
             actions.append(self.format.read(ids, completion.token_ids))
             if end := self.find_end(actions, completion):
                 break
             # What the policy sampled stays as it is; only what it is shown is encoded.
             action, text = actions[-1]
             searches += action == "search"
-            text = await self.find(text) if action == "search" else text
+            found = await self.find(text) if action == "search" else []
+            turns.credit("act", reward=reward_finding("\n".join(found), "\n".join(read), task.answers))
+            read += found
+            text = format_passages(found) if action == "search" else text
             ids = (*ids, *completion.token_ids, *self.format.show(completion.token_ids, action, text))
             if self.context_tokens is not None and len(ids) + self.config.max_tokens > self.context_tokens:
                 end = "context_limit"
@@ -107,8 +117,8 @@ class SearchR1(Method):
             return "cut_turn"
         return "turn_limit" if len(actions) == self.config.max_turns else None
 
-    async def find(self, query: str) -> str:
-        """Return the best passages of the retrieval service as one text.
+    async def find(self, query: str) -> list[str]:
+        """Return the best passages of the retrieval service.
 
         Raises:
             RolloutError: the service refused, or did not answer within its retries.
@@ -117,7 +127,7 @@ class SearchR1(Method):
             (hits,) = await self.client.search([query], self.config.topk)
         except retrieval.RetrievalError as error:
             raise RolloutError("search_failed", str(error)) from error
-        return format_passages(hit.document.contents for hit in hits)
+        return [hit.document.contents for hit in hits]
 
 
 def format_passages(passages: Iterable[str]) -> str:

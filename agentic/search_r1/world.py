@@ -158,9 +158,9 @@ class MadeUpSearch(SearchR1):
         super().__init__(recipe.model_copy(update={"search_r1": section}), tokenizer)
         self.rng = rng
 
-    async def find(self, query: str) -> str:
+    async def find(self, query: str) -> list[str]:
         titles = [query, *draw_like(self.rng, query, self.config.topk - 1)]
-        return format_passages(write_passage(title, make_up_facts(self.rng, title)) for title in titles)
+        return [write_passage(title, make_up_facts(self.rng, title)) for title in titles]
 
 
 def draw_like(rng: Random, title: str, count: int) -> list[str]:

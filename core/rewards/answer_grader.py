@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answers import find_box, fold_text, normalize_answer, strip_thoughts, unwrap
 from core.rewards.numbers import is_same_number, parse_number
+from core.rewards.qa import strict_string_match_part
 
 if TYPE_CHECKING:  # methods that ask no judge import this file
     from core.rewards.judge import Ask
@@ -63,6 +65,33 @@ def open_answer(text: str) -> str:
 def is_accepted(answer: str | None, answers: Sequence[str]) -> bool:
     """Return whether a short answer is one of `answers`; None, for no answer, is not."""
     return answer is not None and any(is_same_answer(open_answer(answer), each) for each in answers)
+
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+
+
+def holds_answer(text: str, answers: Sequence[str]) -> bool:
+    """Return whether a text holds one of `answers`: a number by its value, another as whole words, a yes or no never.
+
+    Any text may have the word `no` in it, so it is no evidence.
+    """
+    numbers = {_read_number(found) for found in _NUMBER.findall(fold_text(text))}
+    for answer in (fold_text(answer).strip() for answer in answers):
+        if _NUMBER.fullmatch(answer):
+            if _read_number(answer) in numbers:
+                return True
+        elif answer.lower() not in ("yes", "no") and strict_string_match_part(text, [answer]):
+            return True
+    return False
+
+
+def reward_finding(text: str, known: str, answers: Sequence[str]) -> float | None:
+    """Return 1 for a text that holds an answer which what was `known` before does not, else 0; None without answers."""
+    return float(holds_answer(text, answers) and not holds_answer(known, answers)) if answers else None
+
+
+def _read_number(text: str) -> Decimal:
+    return Decimal(text.replace(",", ""))
 
 
 def is_same_answer(answer: str, label: str) -> bool:

@@ -68,6 +68,20 @@ class Turns:
         self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained, seconds))
         return completion
 
+    def credit(self, role: str, *, reward: float | None = None, state: Sequence[str] | None = None) -> None:
+        """Say what the latest turn of `role` earned, or what the environment showed before it; a hash of that is kept.
+
+        A turn that is not trained stays as it is, and where a script stood for the policy there is none.
+        """
+        for place in reversed(range(len(self.recorded))):
+            turn = self.recorded[place]
+            if turn.role == role:
+                if turn.trained:
+                    reward = turn.reward if reward is None else reward
+                    named = turn.state if state is None else str(derive_seed(*state))
+                    self.recorded[place] = replace(turn, reward=reward, state=named)
+                return
+
 
 def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
     """Return whether a prompt begins with all ids of an earlier turn: its prompt, then its completion."""

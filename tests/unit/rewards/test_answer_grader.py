@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.rewards.answer_grader import MAX_WORDS, AnswerGrader
+from core.rewards.answer_grader import MAX_WORDS, AnswerGrader, holds_answer, reward_finding
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,38 @@ async def test_a_judge_that_fails_accepts_nothing() -> None:
 
     grader = AnswerGrader(judge)
     assert await grader.grade("Where?", "the capital of France", ("Paris",)) == (False, "no_reply")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "held"),
+    [
+        ("amber lamp: owner Ada Stone, maker tom baker.", "ada stone", True),
+        ("amber lamp: owner adam stone.", "ada", False),
+        ("Ada\nStone", "ada stone", False),
+        ("the O’Brien family", "O'Brien", True),
+        ("built in 1995.", "19", False),
+        ("built in 1995.", "1995", True),
+        ("from 1990–1995, they", "1995", True),
+        ("it holds 1,995.0 litres", "1995", True),
+        ("-28", "28", False),
+        ("28", "−28", False),
+        ("1.28 or 28.5", "28", False),
+        ("28.", "28", True),
+        ("x28", "28", False),
+        ("There is no better one, and yes, it is north.", "no", False),
+        ("yes", "Yes", False),
+        ("written in C++", "C++", True),
+        ("written in C", "C++", False),
+        ("anything", "", False),
+    ],
+)
+def test_a_text_holds_an_answer_as_whole_words_or_by_its_value(text: str, answer: str, held: bool) -> None:
+    assert holds_answer(text, ["zebra", answer]) is held
+    assert not holds_answer(text, ["zebra"])
+
+
+def test_a_finding_is_rewarded_once_and_not_without_answers() -> None:
+    assert reward_finding("it is 7 acorns", "", ["7", "seven"]) == 1.0
+    assert reward_finding("it is 7 acorns", "there are seven", ["7", "seven"]) == 0.0
+    assert reward_finding("", "", ["7"]) == 0.0
+    assert reward_finding("it is 7 acorns", "", []) is None

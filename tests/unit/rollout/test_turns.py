@@ -90,3 +90,21 @@ async def test_a_call_without_a_completion_is_no_turn_and_the_next_has_another_s
     await turns.ask(policy, "update", [1], 4)
     assert len(turns.recorded) == 1
     assert policy.calls[0].sampling.seed != policy.calls[1].sampling.seed
+
+
+async def test_the_latest_turn_of_a_role_is_credited_if_it_is_trained():
+    turns = Turns(SAMPLING)
+    for role, trained in (("plan", True), ("plan", True), ("judge", False)):
+        await turns.ask(echo(), role, [1], 4, trained)
+    turns.credit("plan", state=["a page", "another"])
+    turns.credit("plan", reward=0.0)
+    turns.credit("judge", reward=1.0, state=[])
+    turns.credit("nobody", reward=1.0)
+    first, second, judge = turns.recorded
+    assert (first.reward, first.state, judge.reward, judge.state) == (None, None, None, None)
+    assert second.reward == 0.0
+    for showed, same in ((["a page", "another"], True), (["another", "a page"], False), ([], False)):
+        turns.credit("plan", state=showed)
+        assert (turns.recorded[1].state == second.state) == same
+    turns.branch().credit("plan", reward=0.5)
+    assert turns.recorded[1].reward == 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from core.text.tokenizer import encode_text, special_ids
 from core.tools.base import Query, Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox
 from core.types import Completion, Sampling, Task, Turn
+from tests.kit import assert_grpo_ignores_credit
 from tests.unit.agentic.agentflow.conftest import COMMAND, NEXT, Echo, section
 
 GO, STOP, ANSWER = "Conclusion: CONTINUE", "Conclusion: STOP", "\\boxed{acorn}"
@@ -370,3 +372,56 @@ def test_the_released_format_knows_its_own_tools_alone():
         section(format="released")
     with pytest.raises(ValueError, match=r"roles\.judge is missing"):
         section(reward="judge")
+
+
+class Oracle(Echo):
+    """Knows one thing, and repeats every other query."""
+
+    async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
+        return ToolResult("ok", "It is an acorn." if arguments.query == "who" else arguments.query)
+
+
+TRAINED = {name: {"role": "policy", "trained": True} for name in ("plan", "next_step", "final")}
+
+
+async def take_steps(tell, *queries, task=None, final=ANSWER):
+    """A rollout whose steps ask the tool these queries; None is a malformed step."""
+    steps = ["no step" if query is None else NEXT.format("x") for query in queries]
+    commands = [COMMAND.format(query) for query in queries if query is not None]
+    scripts = {"policy": ["plan", *steps, final], "executor": commands, "verifier": [GO]}
+    story = await tell(scripts, tools=[Oracle()], task=task, planner=TRAINED, max_steps=len(queries))
+    return story.trajectory
+
+
+async def test_a_next_step_earns_1_for_the_first_result_that_holds_an_answer_which_nobody_wrote_before(tell):
+    for queries, rewards in (
+        ([None, "nut", "who", "who"], [0.0, 0.0, 1.0, 0.0]),
+        (["an acorn?", "who"], [0.0, 0.0]),  # the command held it, and then the memory
+    ):
+        done = await take_steps(tell, *queries)
+        by_role = [(turn.role, turn.reward) for turn in done.turns if turn.trained]
+        steps = [("planner.next_step", reward) for reward in rewards]
+        assert by_role == [("planner.plan", None), *steps, ("planner.final", None)]
+        assert {turn.reward for turn in done.turns if not turn.trained} == {None}
+    told = await take_steps(tell, "who", task=Task("t", "Is it an acorn?", ("acorn",)))
+    assert not any(turn.reward for turn in told.turns)
+
+
+async def test_a_state_is_what_the_tools_gave(tell):
+    one = await take_steps(tell, "nut", "who", "tree")
+    two = await take_steps(tell, "nut", None, "tree")
+    states = [[turn.state for turn in done.turns if turn.trained] for done in (one, two)]
+    assert states[0][0] is None, "the plan's prompt is the same in every rollout"
+    assert states[0][1:3] == states[1][1:3]
+    assert len({*states[0], *states[1]}) == 1 + 4 + 2
+    assert {turn.state for turn in one.turns if not turn.trained} == {None}
+
+
+async def test_credit_changes_no_row_of_grpo_and_no_prompt_shows_its_reasons(tell):
+    group = [await take_steps(tell, *queries) for queries in (["nut", "who"], ["nut", "nut"])]
+    group.append(await take_steps(tell, "who", final="\\boxed{hazel}"))
+    assert_grpo_ignores_credit(group)
+    hidden = replace(Task("t", "Which question?", ("zebra",)), metadata={"kind": "zebra"})
+    unseen = await take_steps(tell, "nut", "who", task=hidden)
+    assert [turn.prompt_ids for turn in unseen.turns] == [turn.prompt_ids for turn in group[0].turns]
+    assert [turn.reward for turn in unseen.turns] != [turn.reward for turn in group[0].turns]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy
+from tests.kit import assert_grpo_ignores_credit, script_policy
 
 FACTS = [" ant has anchor.", " bat has basket.", " cat has camera.", " dog has drum."]
 ANSWER = "ant has anchor."
@@ -32,16 +33,16 @@ def make_task(pages: Sequence[str]) -> Task:
     return Task("t", "What does the ant have?", (ANSWER,), "\n\n".join(pages))
 
 
-def make_reader(method: CompactingReader, answer_after: str = END) -> ScriptedPolicy:
+def make_reader(method: CompactingReader, answer_after: str = END, summary: str = SUMMARY) -> ScriptedPolicy:
     """A policy that reads until `answer_after` stands in its context, and then answers."""
     tokenizer = method.tokenizer
 
     def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
         text = tokenizer.decode(prompt)
         if REQUEST in text:
-            reply = SUMMARY
+            reply = summary
         else:
-            reply = f"\\boxed{{ {ANSWER}}}" if answer_after in text else "next"
+            reply = f"\\boxed{{{summary}}}" if answer_after in text else "next"
         return (*encode_text(tokenizer, reply), tokenizer.eos_token_id)
 
     return ScriptedPolicy(respond, logprob=-0.5)
@@ -143,3 +144,50 @@ def test_no_call_outgrows_the_context_whatever_the_policy_writes(tokenizer, size
     for turn in trajectory.turns:
         limit = method.config.max_summary_tokens if turn.role == "summary" else method.config.max_action_tokens
         assert len(turn.prompt_ids) + limit <= context
+
+
+EMPTY, WHOLE = "".join(FACTS[1:] + FACTS[1:2]), "".join(FACTS)
+DOCUMENT = make_task([EMPTY, EMPTY, WHOLE, EMPTY, EMPTY, EMPTY])
+KEPT, LOST = SUMMARY, " bat has basket."
+
+
+def list_credit(trajectory: Trajectory) -> list[float | None]:
+    """The rewards of the summaries, after a look at those of all other turns."""
+    assert {turn.reward for turn in trajectory.turns if turn.role != "summary"} == {None}
+    return [turn.reward for turn in trajectory.turns if turn.role == "summary"]
+
+
+async def test_a_summary_that_can_keep_an_answer_earns_1_if_it_does(method):
+    lost = await run(method, DOCUMENT, make_reader(method, summary=LOST))
+    # Each of the four comes when the context holds two pages, or a summary and a page; the third page has the answer.
+    assert list_credit(lost) == [None, 0.0, None, None]
+    keeps = make_reader(method, summary=KEPT)
+    assert list_credit(await run(method, make_task([WHOLE, *[EMPTY] * 5]), keeps)) == [1.0] * 4
+    assert list_credit(await run(method, replace(DOCUMENT, answers=()), keeps)) == [None] * 4
+
+
+async def test_a_state_is_the_place_in_the_document_and_what_the_context_holds_of_it(method):
+    kept, lost = [await run(method, DOCUMENT, make_reader(method, summary=each)) for each in (KEPT, LOST)]
+    again = await run(method, DOCUMENT, make_reader(method, answer_after=WHOLE, summary=KEPT))
+    states = [[turn.state for turn in done.turns] for done in (kept, lost, again)]
+    first = [turn.role for turn in kept.turns].index("summary")
+    assert states[0][: first + 1] == states[1][: first + 1]
+    assert not {*states[0][first + 1 :]} & {*states[1][first + 1 :]}, "the summary is what they know"
+    assert states[0][: len(states[2])] == states[2]
+    assert len({(turn.role, turn.state) for turn in kept.turns}) == len(kept.turns)
+
+
+async def test_credit_changes_no_row_of_grpo_and_no_prompt_shows_its_reasons(method):
+    readers = [make_reader(method, summary=each) for each in (KEPT, LOST)]
+    group = [await run(method, make_task([WHOLE, *[EMPTY] * 5]), reader) for reader in readers]
+    assert_grpo_ignores_credit(group)
+    hidden = replace(make_task([WHOLE, *[EMPTY] * 5]), answers=("zebra",), metadata={"pages": "zebra"})
+    unseen = await run(method, hidden, readers[0])
+    assert [turn.prompt_ids for turn in unseen.turns] == [turn.prompt_ids for turn in group[0].turns]
+    assert list_credit(unseen) != list_credit(group[0])
+
+
+async def test_untrained_summaries_earn_nothing(tokenizer):
+    method = SPEC.build(SPEC.load("tiny", ["compaction.train_summary=false"]), tokenizer)
+    trajectory = await run(method, DOCUMENT, make_reader(method, summary=LOST))
+    assert {(turn.reward, turn.state) for turn in trajectory.turns if turn.role == "summary"} == {(None, None)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID
-from agentic.search_r1.rollout import SPEC, SearchR1
+from agentic.search_r1.rollout import SPEC, SearchR1, format_passages
 from agentic.search_r1.world import find_facts, write_passage
 from core.config import RecipeError
 from core.data import read_tasks
@@ -20,12 +21,13 @@ from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows, rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy, serve_app
+from tests.kit import assert_grpo_ignores_credit, script_policy, serve_app
 from tests.unit.agentic.search_r1.conftest import load
 
 THING = "blue lamp"
 OWNER = find_facts(THING)["owner"]
 TASK = Task("t", f"Who is the owner of the {THING}?", (OWNER, "nobody else"))
+OTHER = "<search> round anchor</search>"
 SEARCH, RIGHT = f"<search> {THING}</search>", f"<answer> {OWNER}</answer>"
 
 
@@ -75,7 +77,7 @@ async def test_a_rollout_is_one_row_in_which_the_policys_tokens_alone_are_traine
     assert trained == [token for turn in done.turns for token in turn.completion.token_ids]
     assert "<information>" not in method.tokenizer.decode(trained)
     assert {p for p, mask in zip(rows[0].logprobs, rows[0].loss_mask, strict=True) if mask} == {-0.5}
-    passages = await method.find(THING)
+    passages = format_passages(await method.find(THING))
     for shown in (INFORMATION.format(passages), INVALID):
         ids = encode_text(method.tokenizer, shown)
         places = [i for i in range(len(rows[0].tokens)) if rows[0].tokens[i : i + len(ids)] == ids]
@@ -194,3 +196,41 @@ def test_the_released_data_are_read_as_they_are(tmp_path: Path) -> None:
         ("nq-train_0", "who owns it?", ("ada",)),
         ("hotpotqa-train_0", "who owns it?", ("ada",)),
     ]
+
+
+async def test_the_first_search_that_finds_an_answer_earns_1_and_the_answer_nothing(method: SearchR1) -> None:
+    """MT-GRPO's retrieval reward, once in a rollout."""
+    for turns, rewards in (
+        ([SEARCH, RIGHT], [1.0, None]),
+        ([OTHER, SEARCH, SEARCH, RIGHT], [0.0, 1.0, 0.0, None]),
+        (["I do not know", SEARCH, "<answer> nobody</answer>"], [0.0, 1.0, None]),
+        ([OTHER, SEARCH, OTHER, SEARCH], [0.0, 1.0, 0.0, None]),  # nobody reads what the last one finds
+    ):
+        done = await play(method, *turns)
+        assert [turn.reward for turn in done.turns] == rewards
+        unanswered = await play(method, *turns, task=replace(TASK, answers=()))
+        assert not any(turn.reward for turn in unanswered.turns)
+
+
+async def test_a_state_is_the_set_of_passages_that_were_read(method: SearchR1) -> None:
+    one, two, thought = [
+        await play(method, *turns, RIGHT)
+        for turns in ([f"I must. {OTHER}", SEARCH, SEARCH], [SEARCH, OTHER, "thinking"], ["I wait", SEARCH])
+    ]
+    states = [[turn.state for turn in done.turns] for done in (one, two, thought)]
+    assert states[0][0] == states[1][0] == states[2][0] == states[2][1]
+    assert states[0][2] == states[1][2] == states[0][3] == states[1][3], "in any order, and each counts once"
+    assert states[1][1] == states[2][2]
+    assert len({state for each in states for state in each}) == 4
+
+
+async def test_credit_changes_no_row_of_grpo_and_no_prompt_shows_its_reasons(method: SearchR1) -> None:
+    group = [
+        await play(method, *turns)
+        for turns in ([SEARCH, RIGHT], [OTHER, SEARCH, RIGHT], [OTHER, OTHER, "<answer> nobody</answer>"])
+    ]
+    assert_grpo_ignores_credit(group)
+    hidden = replace(TASK, answers=("zebra",), metadata={"searches": "zebra"})
+    unseen = await play(method, OTHER, SEARCH, RIGHT, task=hidden)
+    assert [turn.prompt_ids for turn in unseen.turns] == [turn.prompt_ids for turn in group[1].turns]
+    assert [turn.reward for turn in unseen.turns] == [0.0, 0.0, None]
