@@ -1,0 +1,1 @@
+"""Compares credit rules on tiny worlds."""

@@ -1,0 +1,161 @@
+"""Train tiny worlds under credit rules side by side, and write the table.
+
+    .venv/bin/python -m benchmarks.credit [--worlds NAME ...] [--rules NAME ...] [--out runs/credit]
+
+table.yaml names rules, worlds, rates and seeds. A world's policy is warm-started once, and every cell starts from it.
+Each cell trains one seed at each rate first; the rate with the highest dev reward, averaged over the thirds of the
+budget, trains the seeds of the table. Their scores are of the test tasks, one rollout each, after each third. Killed at
+any moment, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from core.report.stats import Estimate, mean_ci
+from core.report.table import markdown
+from core.runs.files import write_text
+from core.runs.record import read_rollouts
+from core.runs.run_folder import RunFolder
+
+THIRDS = 3
+TEST_TASKS = 256
+BASELINES = ("rejection", "supervised")
+
+
+class World(BaseModel):
+    """Names a tiny world: steps of a run, the file of test tasks, and the rules that it has no room for."""
+
+    model_config = ConfigDict(extra="forbid")
+    steps: PositiveInt
+    test: str
+    left_out: dict[str, str] = {}
+
+
+class Plan(BaseModel):
+    """Holds table.yaml."""
+
+    model_config = ConfigDict(extra="forbid")
+    rates: list[float]
+    tuning_seed: int
+    seeds: list[int]
+    rules: dict[str, dict[str, Any]]
+    worlds: dict[str, World]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    plan = Plan.model_validate(yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.credit", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--worlds", nargs="+", choices=plan.worlds, default=list(plan.worlds))
+    parser.add_argument("--rules", nargs="+", choices=plan.rules, default=list(plan.rules))
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/credit"), help="folder of the runs (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    for name in options.worlds:
+        train_world(plan, name, options.rules, options.out / name)
+    text = write_table(plan, options.out)
+    write_text(options.out / "table.md", text)
+    print(text)
+    return 0
+
+
+def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
+    """Train the cells of a world that are not trained yet, and what they are compared with."""
+    world = plan.worlds[name]
+    start = out / "start"
+    run(name, start, {"run.steps": 1, "run.seeds": [plan.tuning_seed]})  # it needs the warm start alone
+    given = {"model.path": str(start / "warm_start"), "warm_start": None, "run.steps": world.steps}
+    given |= {"run.eval_every": world.steps // THIRDS, "run.save_every": world.steps}
+    for rule in (rule for rule in rules if rule not in world.left_out):
+        cell = {**given, **{f"algorithm.{key}": value for key, value in plan.rules[rule].items()}}
+        for rate in plan.rates:
+            run(name, out / f"{rule}-{rate:g}", {**cell, "optimizer.lr": rate, "run.seeds": [plan.tuning_seed]})
+        test = {"data.eval": world.test, "run.eval_tasks": TEST_TASKS, "run.seeds": plan.seeds}
+        run(name, out / rule, {**cell, **test, "optimizer.lr": choose_rate(plan, out, rule)})
+    baselines = {**given, "run.seeds": plan.seeds}
+    for baseline in BASELINES:
+        run(name, out / "baselines", baselines, baseline)
+    evaluate = f"tokentrue evaluate heldout {name} --run {{out}} --data test={world.test} --tasks {TEST_TASKS}"
+    evaluate += f" --variants untrained {' '.join(BASELINES)}"
+    run(name, out / "baselines", baselines, BASELINES[0], evaluate)
+
+
+def run(
+    method: str, out: Path, settings: Mapping[str, Any], baseline: str | None = None, evaluate: str | None = None
+) -> None:
+    """Train a run of a method's tiny preset into a folder, unless it is done. `settings` are keys of the recipe."""
+    done = out / f".{baseline or 'run'}{'-evaluated' if evaluate else ''}-done"
+    if done.exists():
+        return
+    evaluations = {"test": evaluate} if evaluate else {}
+    changes = {**settings, "experiment.evaluate": evaluations, "experiment.report": []}
+    words = [str(Path(sys.executable).with_name("tokentrue")), "run", method, "--preset", "tiny", "--out", str(out)]
+    words += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    subprocess.run([*words, *(["--baseline", baseline] if baseline else [])], check=True)
+    done.touch()
+
+
+def choose_rate(plan: Plan, out: Path, rule: str) -> float:
+    """Return the rate with the highest mean dev reward after the thirds; the lowest one of equals."""
+
+    def score(rate: float) -> float:
+        records = RunFolder(out / f"{rule}-{rate:g}").read_metrics(plan.tuning_seed)
+        return fmean(record["reward"] for record in records if record["stage"] == "eval" and record["step"])
+
+    return max(plan.rates, key=score)
+
+
+def write_table(plan: Plan, out: Path) -> str:
+    """Return the tables of all worlds that have results."""
+    head = ["rule", "rate", "untrained", *(f"after {third} of {THIRDS}" for third in range(1, THIRDS + 1)), "s a step"]
+    parts = []
+    for name, world in plan.worlds.items():
+        lines = list(_list_rows(plan, world, out / name))
+        if lines:
+            about = f"{name}: {world.steps} steps, {len(plan.seeds)} seeds, {TEST_TASKS} test tasks, %"
+            parts.append(f"{about}\n\n{markdown(head, *lines)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _list_rows(plan: Plan, world: World, out: Path) -> Iterator[list[str]]:
+    for rule in plan.rules:
+        if rule in world.left_out:
+            yield [rule, world.left_out[rule], *[""] * (THIRDS + 2)]
+        elif (out / rule / ".run-done").exists():
+            scores = [_score(plan, out / rule, third * world.steps // THIRDS) for third in range(THIRDS + 1)]
+            steps = [r for s in plan.seeds for r in RunFolder(out / rule).read_metrics(s) if r["stage"] == "train"]
+            seconds = fmean(record["seconds"] for record in steps)
+            yield [rule, f"{choose_rate(plan, out, rule):g}", *map(_show, scores), f"{seconds:.1f}"]
+    results = RunFolder(out / "baselines").evaluations() if (out / "baselines").exists() else []
+    for variant in ("untrained", *BASELINES):
+        of_variant = [result.scores["official"] for result in results if result.variant == variant]
+        if of_variant:
+            yield [variant, "", *[""] * THIRDS, _show(mean_ci(of_variant, same_tasks=True)), ""]
+
+
+def _score(plan: Plan, out: Path, step: int) -> Estimate:
+    """Return the mean score on the test tasks at a step, over tasks and seeds; a failed rollout has 0."""
+    by_seed = []
+    for seed in plan.seeds:
+        rollouts = read_rollouts(RunFolder(out).rollouts_path(seed))
+        by_seed.append([r.metrics.get("official", 0.0) for r in rollouts if r.stage == "eval" and r.step == step])
+    return mean_ci(by_seed, same_tasks=True)
+
+
+def _show(found: Estimate) -> str:
+    return f"{100 * found.mean:.1f} ({100 * found.low:.1f}–{100 * found.high:.1f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
