@@ -14,6 +14,8 @@ FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
 LossAgg = Literal["rollout", "rollout_turn", "turn", "token", "constant"]
 """Names what counts as one unit in the loss of a batch; core/algorithms/aggregate.py explains each."""
+POLICY = "policy"
+"""Names the policy that every recipe trains; roles may be others (core/train/learner.py)."""
 RowUnit = Literal["turn", "segment"]
 """Names what becomes one training row."""
 AdvEstimator = Literal["grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "turn_grpo", "gigpo"]
@@ -136,6 +138,8 @@ class Turn:
     """Names the state of the environment before this turn, for `gigpo`; None stands for the prompt."""
     advantage: Advantage | None = None
     """Holds what the method itself says: one number, or one for each sampled token. Then no estimator is asked."""
+    policy: str = POLICY
+    """Names the trained policy that sampled the turn."""
 
     def __post_init__(self) -> None:
         if isinstance(self.advantage, tuple) and len(self.advantage) != len(self.completion.token_ids):
@@ -176,7 +180,7 @@ class Row:
 
     `advantage` is that of all trained tokens, or has one number for each response token.
     `rollout_id` says which rollout the row belongs to: a rollout counts once however many rows it became. `turns` are
-    the places of its turns in that rollout.
+    the places of its turns in that rollout. `policy` names the one that sampled them, and that they train.
     Lengths: len(loss_mask) == len(logprobs) == number of response tokens <= len(tokens) - 1.
     """
 
@@ -186,6 +190,7 @@ class Row:
     advantage: Advantage
     rollout_id: int
     turns: tuple[int, ...] = field(default=(), compare=False)  # the rows that a backend hands back lack them
+    policy: str = POLICY
 
     def __post_init__(self) -> None:
         if len(self.loss_mask) != len(self.logprobs):

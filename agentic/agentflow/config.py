@@ -13,16 +13,17 @@ from agentic.agentflow.released import read_tools
 from core.config import Recipe, RecipeError, Section
 from core.tools.base import ToolError
 from core.tools.registry import Toolbox, make_tool
+from core.types import POLICY
 
 PRESETS = Path(__file__).parent / "presets"
-POLICY = "policy"
 
 
 class RoleSection(Section):
     """Says which role answers, the length of its completions, and whether its turns are trained."""
 
     role: str
-    """Names `policy`, which samples as the recipe's rollout says, or one of the recipe's `roles`, frozen and greedy."""
+    """Names `policy`, which samples as the recipe's rollout says, or one of the recipe's `roles`: it samples so, too,
+    if its turns are trained, and else it is greedy."""
     max_tokens: PositiveInt = 2048
     """Limits the tokens of one completion."""
     trained: bool = False
@@ -32,11 +33,9 @@ class RoleSection(Section):
     """Names a folder or hub id, for a role whose vocabulary is not the policy's."""
 
     @model_validator(mode="after")
-    def _only_the_policy_learns(self) -> RoleSection:
+    def _policy_has_its_own_tokenizer(self) -> RoleSection:
         if self.role == POLICY and self.tokenizer is not None:
             raise ValueError("role policy has the policy's tokenizer; leave `tokenizer` out")
-        if self.trained and self.role != POLICY:
-            raise ValueError(f"trained: true needs role: policy; {self.role} is frozen")
         return self
 
 
@@ -97,6 +96,16 @@ class AgentFlowSection(Section):
 
 class AgentFlowRecipe(Recipe):
     agentflow: AgentFlowSection
+
+    @model_validator(mode="after")
+    def _only_trained_policies_learn(self) -> AgentFlowRecipe:
+        for name, section in self.agentflow.every_role():
+            if section.trained and section.role not in (POLICY, *self.trained_roles):
+                raise ValueError(
+                    f"agentflow: {name} has trained: true and role {section.role}, which is frozen; name policy, or "
+                    f"set roles.{section.role}=trained"
+                )
+        return self
 
 
 def make_toolbox(config: AgentFlowSection) -> Toolbox:

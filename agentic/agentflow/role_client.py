@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from agentic.agentflow.config import POLICY, RoleSection
+from agentic.agentflow.config import RoleSection
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
 from core.text.template import TokenTemplate
 from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
 from core.tools.base import Interrupt
-from core.types import Completion, Sampling
+from core.types import POLICY, Completion, Sampling
 
 
 class RoleCallError(RolloutError, Interrupt):
@@ -63,8 +63,8 @@ class RolePrompter:
         return self._template.render(**{slot: self._encode(slots[slot], slot in self._spaced) for slot in self._slots})
 
     def sampling(self, sampling: Sampling) -> Sampling:
-        """Return the rollout's sampling for the policy. Frozen models belong to the environment and are greedy."""
-        if self.section.role != POLICY:
+        """Return the rollout's sampling for a policy. Frozen models belong to the environment and are greedy."""
+        if self.section.role != POLICY and not self.section.trained:
             sampling = Sampling(temperature=0.0, seed=sampling.seed)
         penalty = self.section.frequency_penalty
         return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)

@@ -28,7 +28,7 @@ from collections import Counter
 from dataclasses import asdict
 
 from agentic.agentflow import released
-from agentic.agentflow.config import POLICY, PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
+from agentic.agentflow.config import PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
@@ -42,7 +42,7 @@ from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, f
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.tools.base import Tool, ToolContext
 from core.tools.registry import Toolbox
-from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory
+from core.types import CALLS, FAILED_CALLS, POLICY, Sampling, Task, Trajectory
 
 
 class AgentFlow(Method):

@@ -30,16 +30,17 @@ from core.runs.run_folder import RunFolder
 
 THIRDS = 3
 TEST_TASKS = 256
-BASELINES = ("rejection", "supervised")
+REJECTION_RATE = 5e-4
 
 
-class World(BaseModel):
+class TinyWorld(BaseModel):
     """Names a tiny world: steps of a run, the file of test tasks, and the rules that it has no room for."""
 
     model_config = ConfigDict(extra="forbid")
     steps: PositiveInt
     test: str
     left_out: dict[str, str] = {}
+    baselines: list[str] = []
 
 
 class Plan(BaseModel):
@@ -50,7 +51,7 @@ class Plan(BaseModel):
     tuning_seed: int
     seeds: list[int]
     rules: dict[str, dict[str, Any]]
-    worlds: dict[str, World]
+    worlds: dict[str, TinyWorld]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,12 +84,12 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
             run(name, out / f"{rule}-{rate:g}", {**cell, "optimizer.lr": rate, "run.seeds": [plan.tuning_seed]})
         test = {"data.eval": world.test, "run.eval_tasks": TEST_TASKS, "run.seeds": plan.seeds}
         run(name, out / rule, {**cell, **test, "optimizer.lr": choose_rate(plan, out, rule)})
-    baselines = {**given, "run.seeds": plan.seeds}
-    for baseline in BASELINES:
-        run(name, out / "baselines", baselines, baseline)
+    settings = {**given, "run.seeds": plan.seeds, "rejection.lr": REJECTION_RATE}
+    for baseline in world.baselines:
+        run(name, out / "baselines", settings, baseline)
     evaluate = f"tokentrue evaluate heldout {name} --run {{out}} --data test={world.test} --tasks {TEST_TASKS}"
-    evaluate += f" --variants untrained {' '.join(BASELINES)}"
-    run(name, out / "baselines", baselines, BASELINES[0], evaluate)
+    evaluate += f" --variants untrained {' '.join(world.baselines)}"
+    run(name, out / "baselines", settings, world.baselines[0], evaluate)
 
 
 def run(
@@ -128,7 +129,7 @@ def write_table(plan: Plan, out: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _list_rows(plan: Plan, world: World, out: Path) -> Iterator[list[str]]:
+def _list_rows(plan: Plan, world: TinyWorld, out: Path) -> Iterator[list[str]]:
     for rule in plan.rules:
         if rule in world.left_out:
             yield [rule, world.left_out[rule], *[""] * (THIRDS + 2)]
@@ -138,7 +139,7 @@ def _list_rows(plan: Plan, world: World, out: Path) -> Iterator[list[str]]:
             seconds = fmean(record["seconds"] for record in steps)
             yield [rule, f"{choose_rate(plan, out, rule):g}", *map(_show, scores), f"{seconds:.1f}"]
     results = RunFolder(out / "baselines").evaluations() if (out / "baselines").exists() else []
-    for variant in ("untrained", *BASELINES):
+    for variant in ("untrained", *world.baselines):
         of_variant = [result.scores["official"] for result in results if result.variant == variant]
         if of_variant:
             yield [variant, "", *[""] * THIRDS, _show(mean_ci(of_variant, same_tasks=True)), ""]

@@ -18,7 +18,7 @@ from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
 from benchmarks.harness.samples import SampleLog, Samples, count_failures, flat, session_seconds
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, check_roles
-from core.rollout.roles import open_roles
+from core.rollout.roles import open_roles, open_trained_roles
 from core.rollout.runner import Runner
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
@@ -86,9 +86,12 @@ async def open_method(
     tokenizer = models.tokenizer(model)
     method = build(models.recipe, tokenizer)
     try:
-        check_roles(method, others)
-        async with models.policy(model, models.limit(model)) as policy:
-            yield OpenVariant(method, {**others, "policy": policy}, tokenizer)
+        check_roles(method, {*others, *models.recipe.trained_roles})
+        async with (
+            models.policy(model, models.limit(model)) as policy,
+            open_trained_roles(models.recipe, Path(model), open_frozen_model) as trained,
+        ):
+            yield OpenVariant(method, {**others, **trained, "policy": policy}, tokenizer)
     finally:
         await method.close()
 

@@ -40,6 +40,11 @@ def refuse_on_cluster(
         raise RecipeError(
             f"rollout.top_p is {recipe.rollout.top_p}; on {backend} rows are trained without top-p, set it to 1"
         )
+    if recipe.trained_roles:
+        raise RecipeError(
+            f"roles.{recipe.trained_roles[0]} is trained beside the policy, which {backend} has no place for; let it "
+            "be `policy`, or freeze it"
+        )
     for role, place in recipe.roles.items():
         if place.startswith("model:") and role not in (served or ()):
             serve = "" if served is None else f"serve it by slime.sglang.models and slime.roles.{role}, or "

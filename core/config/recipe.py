@@ -19,9 +19,11 @@ from pydantic import (
 from core.algorithms.coefficients import GRPOConfig
 from core.config.clusters import SlimeSection, VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
-from core.types import AdvEstimator, LossAgg, RowUnit
+from core.types import POLICY, AdvEstimator, LossAgg, RowUnit
 
 LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TRAINED = "trained"
+"""Marks a role that is another policy in training, from the same start."""
 SERVER_URL = r"^(vllm\+)?https?://"
 ServerURL = Annotated[str, Field(pattern=SERVER_URL)]
 MomentDecay = Annotated[float, Field(ge=0, lt=1)]
@@ -371,8 +373,9 @@ class Recipe(Section):
     health: HealthSection = HealthSection()
     roles: Mapping[str, str] = {}
     """Maps each further role to `http://host:port` of a server with SGLang's API, `vllm+http://host:port` of vLLM's,
-    `model:FOLDER_OR_HUB_ID` for a frozen model in this process, or `python:package.module.function`. `policy` is always
-    the model being trained."""
+    `model:FOLDER_OR_HUB_ID` for a frozen model in this process, `python:package.module.function`, or `trained` for
+    another policy that learns from its own turns: with weights of its own or, with `model.lora`, adapters of its own.
+    `policy` is always a model being trained."""
     role_key_files: Mapping[str, str] = {}
     """Maps a role that is a URL to the file with the API key of its server."""
     slime: SlimeSection | None = None
@@ -465,15 +468,27 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _roles_have_a_place(self) -> Recipe:
-        if "policy" in self.roles:
+        if POLICY in self.roles:
             raise ValueError("roles.policy is always the model being trained; give the server another name")
         for role, place in self.roles.items():
-            if not re.match(rf"{SERVER_URL}|model:|python:", place):
-                raise ValueError(f"roles.{role} is {place!r}; use http://HOST:PORT, model:PATH or python:a.b.f")
+            if not re.match(rf"{SERVER_URL}|model:|python:|{TRAINED}$", place):
+                raise ValueError(
+                    f"roles.{role} is {place!r}; use http://HOST:PORT, model:PATH, python:a.b.f or {TRAINED}"
+                )
+        if self.trained_roles and (self.inference.is_served or self.rollout.ahead):
+            raise ValueError(
+                f"roles.{self.trained_roles[0]} is {TRAINED}, which samples in this process between two updates; leave "
+                "inference.servers, inference.replicas and rollout.ahead out"
+            )
         for role in self.role_key_files:
             if not re.match(SERVER_URL, self.roles.get(role, "")):
                 raise ValueError(f"role_key_files.{role}: roles.{role} is no URL, and only servers take a key")
         return self
+
+    @property
+    def trained_roles(self) -> tuple[str, ...]:
+        """The roles that are trained beside `policy`, each with weights of its own."""
+        return tuple(role for role, place in self.roles.items() if place == TRAINED)
 
     def list_departures(self) -> list[str]:
         """List what differs from the recipe's source, as the preset says, and from the algorithm that it names."""

@@ -11,7 +11,7 @@ from core.engine.engine import Engine
 from core.engine.scheduler import Request
 from core.http_client import classify_status
 from core.policy.base import PolicyError
-from core.types import Completion, Sampling
+from core.types import POLICY, Completion, Sampling
 
 T = TypeVar("T")
 
@@ -23,8 +23,9 @@ class EmbeddedPolicy:
     steps run in the event loop itself, which is faster (the trainer).
     """
 
-    def __init__(self, engine: Engine, *, threaded: bool = False):
+    def __init__(self, engine: Engine, *, threaded: bool = False, trained_as: str = POLICY):
         self.engine = engine
+        self.trained_as = trained_as
         self.threaded = threaded
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
         self._between_steps: list[Callable[[], None]] = []

@@ -91,6 +91,8 @@ class Replay:
     """Replays the steps of one seed of a run folder up to `last`. `recipe` may differ from the run's own."""
 
     def __init__(self, folder: RunFolder, recipe: Recipe, seed: int, last: int):
+        if recipe.trained_roles:
+            raise ReplayError(f"a replay trains one policy, and roles.{recipe.trained_roles[0]} is trained, too")
         self.folder = folder
         self.recipe = recipe
         self.seed = seed

@@ -1,14 +1,15 @@
 """Opens a recipe's further roles: a server by its URL, a frozen model in this process, a policy made by a function.
 
-`roles.NAME` is a server's URL (core/policy/servers.py), `model:FOLDER_OR_HUB_ID` or `python:package.module.function`.
-The function is called with (recipe, tokenizer). Roles with the same value share one policy. `role_key_files.NAME` holds
-a server's API key.
+`roles.NAME` is a server's URL (core/policy/servers.py), `model:FOLDER_OR_HUB_ID`, `python:package.module.function`, or
+`trained`: another policy in training, of which a checkpoint has a folder of the role's name. The function is called
+with (recipe, tokenizer). Roles with the same value share one policy. `role_key_files.NAME` holds a server's API key.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from core.config import Recipe, RecipeError, import_function
 from core.policy.base import Policy
@@ -23,7 +24,7 @@ OpenModel = Callable[[str, Recipe], AbstractAsyncContextManager[Policy]]
 async def open_roles(
     recipe: Recipe, tokenizer: Tokenizer, open_model: OpenModel | None = None
 ) -> AsyncIterator[dict[str, Policy]]:
-    """Open every role but `policy` and close them at the end; yield role name -> Policy.
+    """Open every role that is not trained and close them at the end; yield role name -> Policy.
 
     `open_model` opens the roles that are a `model:`. An engine that cannot hold a second model gives none.
 
@@ -33,6 +34,7 @@ async def open_roles(
     async with AsyncExitStack() as stack:
         policies: dict[tuple[str, str | None], Policy] = {}
         where = {role: (place, recipe.role_key_files.get(role)) for role, place in recipe.roles.items()}
+        where = {role: found for role, found in where.items() if role not in recipe.trained_roles}
         for role, (place, key_file) in where.items():
             if (place, key_file) in policies:
                 continue
@@ -53,3 +55,16 @@ async def open_roles(
                 except ValueError as error:
                     raise RecipeError(f"roles.{role}: {place!r}: {error}") from error
         yield {role: policies[found] for role, found in where.items()}
+
+
+@asynccontextmanager
+async def open_trained_roles(recipe: Recipe, folder: Path, open_model: OpenModel) -> AsyncIterator[dict[str, Policy]]:
+    """Open the roles that were trained beside the policy in the checkpoint `folder`; close them at the end.
+
+    In the folder of an untrained model they are that model.
+    """
+    async with AsyncExitStack() as stack:
+        places = {role: folder / role if (folder / role).is_dir() else folder for role in recipe.trained_roles}
+        models = {place: open_model(str(place), recipe) for place in dict.fromkeys(places.values())}
+        opened = {place: await stack.enter_async_context(model) for place, model in models.items()}
+        yield {role: opened[place] for role, place in places.items()}

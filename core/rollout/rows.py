@@ -134,7 +134,9 @@ def make_rows(
         segment = [turns[place] for place in places]
         tokens, mask, logprobs = _join_segment(segment)
         values = [math.nan if advantages is None else advantages[place] for place in places]
-        result.append(Row(tokens, mask, logprobs, _spread(values, segment, mask), rollout_id, tuple(places)))
+        result.append(
+            Row(tokens, mask, logprobs, _spread(values, segment, mask), rollout_id, tuple(places), segment[0].policy)
+        )
     return result
 
 
@@ -152,32 +154,33 @@ def _spread(values: Sequence[Advantage], turns: Sequence[Turn], mask: Sequence[i
 def _split_segments(turns: Sequence[Turn], rows: RowUnit) -> list[list[int]]:
     """Group the places of the trained turns into segments: each alone, or together with the turns that it extends.
 
-    A turn joins the segment of which its prompt holds the most ids, so conversations that alternate stay apart. The
-    time is linear in the tokens.
+    A turn joins the segment of its policy of which its prompt holds the most ids, so conversations that alternate stay
+    apart. The time is linear in the tokens.
     """
     trained = [place for place, turn in enumerate(turns) if turn.trained and turn.completion.token_ids]
     if rows == "turn":
         return [[place] for place in trained]
     segments: list[list[int]] = []
-    # Each key (length, hash) of all ids of a segment so far leads to the segments that end there.
-    ends: defaultdict[tuple[int, int], list[list[int]]] = defaultdict(list)
+    # Each key (length, hash, policy) of all ids of a segment so far leads to the segments that end there.
+    ends: defaultdict[tuple[int, int, str], list[list[int]]] = defaultdict(list)
     for place in trained:
         turn = turns[place]
         hashes = _hash_prefixes(turn.prompt_ids)
-        for length, hash_of_ids in sorted(ends, reverse=True):
-            if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:
-                found = ends[length, hash_of_ids]
+        for key in sorted(ends, reverse=True):
+            length, hash_of_ids, policy = key
+            if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids and policy == turn.policy:
+                found = ends[key]
                 if extends(turn.prompt_ids, turns[found[-1][-1]]):
                     segment = found.pop()
                     if not found:
-                        del ends[length, hash_of_ids]
+                        del ends[key]
                     break
         else:
             segment = []
             segments.append(segment)
         segment.append(place)
         ids = (*turn.prompt_ids, *turn.completion.token_ids)
-        ends[len(ids), _hash_prefixes(ids)[-1]].append(segment)
+        ends[len(ids), _hash_prefixes(ids)[-1], turn.policy].append(segment)
     return segments
 
 

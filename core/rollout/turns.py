@@ -9,7 +9,7 @@ from dataclasses import replace
 from core.policy.base import Policy
 from core.rollout.method import RolloutError
 from core.seeds import derive_seed
-from core.types import Completion, Sampling, Turn
+from core.types import POLICY, Completion, Sampling, Turn
 
 
 class Turns:
@@ -65,7 +65,8 @@ class Turns:
         if completion.finish_reason == "abort":
             raise RolloutError("aborted", f"the engine aborted call {call}, of {role}")
         seconds = (asked, time.monotonic() - self._began)
-        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained, seconds))
+        policy_name = getattr(policy, "trained_as", POLICY)  # of a trained policy beside `policy`
+        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained, seconds, policy=policy_name))
         return completion
 
     def credit(self, role: str, *, reward: float | None = None, state: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.runs.files import Record, append_batch, jsonable, make_folder, read_batches, sync, truncate
-from core.types import Advantage, Completion, FinishReason, Row, Status, Task, Trajectory, Turn
+from core.types import POLICY, Advantage, Completion, FinishReason, Row, Status, Task, Trajectory, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ LOGGED_CALLS = ("calls", "steps")
 """Names the fields of a rollout's log that list calls of tools and experts, as mappings."""
 CALL_NAMES = ("tool", "alias", "name")
 """Names the fields that may name the tool of such a call."""
-OWN_FIELDS = ("reward", "state", "advantage")
-"""Names what a method may say of a turn."""
+OWN_FIELDS = {"reward": None, "state": None, "advantage": None, "policy": POLICY}
+"""Maps what a method may say of a turn to what most turns have, which is not written."""
 
 Count = Annotated[int, Field(ge=0)]
 TokenBytes = Callable[[Sequence[int]], Sequence[bytes]]
@@ -70,6 +70,7 @@ class RecordedTurn(_Part):
     state: str | None = None
     advantage: Advantage | None = None
     """Holds what the method itself said of the turn, as `Turn.advantage`."""
+    policy: str = POLICY
     trained_advantage: Advantage | None = None
     """Holds what the turn was trained with, where the turns of the rollout differ."""
 
@@ -165,7 +166,7 @@ class RecordedRollout(_Part):
             completion = Completion(
                 tuple(turn.sampled), logprobs, turn.finish_reason, turn.weight_version, earlier_versions=earlier
             )
-            own = turn.reward, turn.state, turn.advantage
+            own = turn.reward, turn.state, turn.advantage, turn.policy
             turns.append(Turn(turn.role, tuple(prompt), completion, turn.trained, turn.seconds, *own))
         return Trajectory(self.task_id, tuple(turns), self.status, self.reward, self.failure, self.metrics, self.log)
 
@@ -219,7 +220,11 @@ def record_rollout(
                 **({"earlier_versions": completion.earlier_versions} if completion.earlier_versions else {}),
                 "finish_reason": completion.finish_reason,
                 **({"seconds": [round(x, 4) for x in turn.seconds]} if turn.seconds else {}),
-                **{name: jsonable(value) for name in OWN_FIELDS if (value := getattr(turn, name)) is not None},
+                **{
+                    name: jsonable(getattr(turn, name))
+                    for name, usual in OWN_FIELDS.items()
+                    if getattr(turn, name) != usual
+                },
             }
         )
         whole.append((*turn.prompt_ids, *completion.token_ids))

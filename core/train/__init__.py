@@ -5,7 +5,8 @@ README.md shows what to import. The modules `checkpoint` and `memory` are public
 """
 
 from core.train import checkpoint, memory
-from core.train.loop import GRPOLoop, SampledBatch, make_trainer
+from core.train.learner import make_trainer
+from core.train.loop import GRPOLoop, SampledBatch
 from core.train.packing import pack_rows
 from core.train.rollout_engine import open_frozen_model
 from core.train.trainer import Trainer

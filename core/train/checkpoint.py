@@ -8,9 +8,10 @@ merged ones, and a folder within holds the adapters.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,13 +24,24 @@ from core.runs.files import make_folder, sync
 STATE = "trainer.pt"
 
 
-def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[str, Any]) -> Path:
-    """Write checkpoint `step`, with config and tokenizer copied from the folder `like`."""
+def save(
+    checkpoints: Path,
+    step: int,
+    model: CausalLM,
+    like: Path,
+    state: dict[str, Any],
+    beside: Mapping[str, CausalLM] = MappingProxyType({}),
+) -> Path:
+    """Write checkpoint `step`, with config and tokenizer copied from the folder `like`.
+
+    Each model of `beside` gets a folder of its name within.
+    """
     target = checkpoints / f"step-{step:06d}"
     with write_atomically(target, checkpoints / f".{target.name}.partial") as partial:
-        weights.save(model, partial, like, lora.merge_weights(model))
-        if lora.find_adapters(model):
-            lora.save(model, partial / lora.FOLDER, base=like)
+        for folder, each in ((partial, model), *((partial / name, other) for name, other in beside.items())):
+            weights.save(each, folder, like, lora.merge_weights(each))
+            if lora.find_adapters(each):
+                lora.save(each, folder / lora.FOLDER, base=like)
         torch.save({**state, "step": step}, partial / STATE)
     drop_old_states(checkpoints)
     return target
@@ -92,8 +104,13 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."
         ) from error
-    if lora.find_adapters(model):
-        lora.load(model, checkpoint / lora.FOLDER)
-    else:
-        weights.load_into(model, checkpoint)
+    load_weights(checkpoint, model)
     return state
+
+
+def load_weights(folder: Path, model: CausalLM) -> None:
+    """Read the weights, or those of its adapters, into `model`, as `load`."""
+    if lora.find_adapters(model):
+        lora.load(model, folder / lora.FOLDER)
+    else:
+        weights.load_into(model, folder)

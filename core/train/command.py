@@ -178,6 +178,11 @@ def check_baseline(recipe: Recipe, baseline: str | None) -> None:
         raise RecipeError(
             f"--baseline {baseline} samples and trains in this process; leave inference.servers and replicas out"
         )
+    if baseline == "rejection" and recipe.trained_roles:
+        raise RecipeError(
+            f"--baseline rejection trains one policy, and roles.{recipe.trained_roles[0]} is trained, too; let the "
+            "role be `policy`, or a frozen model:PATH"
+        )
     if baseline is not None and getattr(recipe, baseline) is None:
         raise RecipeError(f"--baseline {baseline} needs the section `{baseline}` in the recipe, with its rate and size")
 

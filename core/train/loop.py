@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from core.config import AlgorithmSection, Recipe
-from core.engine import CausalLM, weights
-from core.engine.lora import add_adapters
 from core.policy.base import Policy, Roles
 from core.rollout.curriculum import Curriculum, measure_outcomes
 from core.rollout.method import Method
@@ -41,9 +39,9 @@ from core.runs.trackers import Trackers
 from core.seeds import derive_seed
 from core.text.tokenizer import Tokenizer, token_bytes
 from core.train import checkpoint
-from core.train.rollout_engine import open_rollouts
-from core.train.trainer import Trainer, TrainingError, WatchRow, finish
-from core.types import COUNTED_METRICS, Group, Row, Sampling, Task, Trajectory
+from core.train.learner import iterate_update, measure_kl, open_learners
+from core.train.trainer import TrainingError, WatchRow, finish
+from core.types import COUNTED_METRICS, POLICY, Group, Row, Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -116,12 +114,10 @@ class GRPOLoop:
         self.trackers = trackers or Trackers({})
         self.progress = Progress(recipe.run.steps, f"seed {seed}", show=show)
         self.progress.tell("loading the model")
-        self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
-        self.trainer = make_trainer(recipe, self.model, seed, start)
-        self.engine = open_rollouts(recipe, self.model, start, tokenizer, folder.served_path(seed))
+        self.learners = open_learners(recipe, start, tokenizer, folder.served_path(seed), seed)
         self.runner = Runner(
             method,
-            Roles({**(roles or {}), "policy": self.engine.policy}),
+            Roles({**(roles or {}), **{name: each.engine.policy for name, each in self.learners.items()}}),
             concurrency=recipe.rollout.concurrency,
             deadline_s=recipe.rollout.deadline_s,
             watch=lambda finished, total: self.progress.tell(self.activity, finished, total),
@@ -139,8 +135,12 @@ class GRPOLoop:
         newest = checkpoint.latest(self.checkpoints)
         step, last_logged = 0, -1  # without a checkpoint, the evaluation before the first step is repeated
         if newest is not None:
-            state = checkpoint.load(newest, self.model)
-            self.trainer.load_state(state["trainer"])
+            policy, *others = self.learners.items()
+            state = checkpoint.load(newest, policy[1].model)
+            policy[1].trainer.load_state(state["trainer"])
+            for name, learner in others:
+                checkpoint.load_weights(newest / name, learner.model)
+                learner.trainer.load_state(state["beside"][name])
             self.stream.cursor = state["cursor"]
             step = last_logged = state["step"]
         self.metrics.rewind("train", last_logged)
@@ -155,13 +155,14 @@ class GRPOLoop:
     async def run(self) -> Path:
         """Train to the last step and return the last checkpoint."""
         try:
-            await self.engine.adopt_weights(self.step)
+            await self._adopt_weights()
             await self._train()
         finally:
             for task in self.pending_batches.values():
                 task.cancel()
             await asyncio.gather(*self.pending_batches.values(), return_exceptions=True)
-            await self.engine.close()
+            for learner in self.learners.values():
+                await learner.engine.close()
         newest = checkpoint.latest(self.checkpoints)
         assert newest is not None
         return newest
@@ -196,12 +197,23 @@ class GRPOLoop:
 
     async def _train_step(self) -> dict[str, Any]:
         """Sample a batch, learn from it, and log the step; return its record."""
-        started, counts = time.perf_counter(), self.engine.metrics()
+        started, counts = time.perf_counter(), self._count()
         batch = await self._sample()
         waited = time.perf_counter() - started
         stats = await self._learn(batch)
-        stats |= {name: count - counts[name] for name, count in self.engine.metrics().items()}
+        stats |= {name: count - counts[name] for name, count in self._count().items()}
         return self._tell(batch, stats, time.perf_counter() - started, waited)
+
+    async def _adopt_weights(self) -> None:
+        for learner in self.learners.values():
+            await learner.engine.adopt_weights(self.step)
+
+    def _count(self) -> Counter[str]:
+        """Return what the engines have counted since the start of the process."""
+        counts = Counter[str]()
+        for learner in self.learners.values():
+            counts.update(learner.engine.metrics())
+        return counts
 
     async def _sample(self) -> SampledBatch:
         """Begin this step's batch and those of the next `rollout.ahead` steps, in order; wait for this step's."""
@@ -225,7 +237,8 @@ class GRPOLoop:
         rows = rows_from_groups(batch.groups, **self.recipe.algorithm.row_options())
         ahead = self.recipe.rollout.ahead
         if not ahead:
-            self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
+            for learner in self.learners.values():
+                learner.engine.release_cache()  # the update needs the memory, and makes the cache worthless
         every, step = self.recipe.run.record_every, self.step + 1
         recorded = bool(every) and (step % every == 0 or step == 1)
         watched: Watched = {}
@@ -239,7 +252,7 @@ class GRPOLoop:
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
         self.step += 1
-        await self.engine.adopt_weights(self.step)
+        await self._adopt_weights()
         if recorded:
             self._record_batch(batch, rows, watched)
         return stats
@@ -288,17 +301,17 @@ class GRPOLoop:
         rollouts, unit = [trajectory for group in groups for trajectory in group], self.recipe.algorithm.rows
         rows = [row for number, t in enumerate(rollouts) for row in make_rows(t.turns, unit, rollout_id=number)]
         # An adapter cannot be left out while the same model samples, so rollouts that run ahead in this process wait.
-        if self.engine.samples_while_training:
-            found = await asyncio.to_thread(self.trainer.measure_kl, rows)
+        if self.learners[POLICY].engine.samples_while_training:
+            found = await asyncio.to_thread(measure_kl, self.learners, rows)
         else:
-            found = self.trainer.measure_kl(rows)
+            found = measure_kl(self.learners, rows)
         charged = (replace(t, metrics={**t.metrics, REFERENCE_KL: found.get(i, 0.0)}) for i, t in enumerate(rollouts))
         return [list(islice(charged, len(group))) for group in groups]
 
     async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
-        work = self.trainer.iterate_grpo_step(rows, watch)
-        if self.engine.samples_while_training:
+        work, engine = iterate_update(self.learners, rows, watch), self.learners[POLICY].engine
+        if engine.samples_while_training:
             return await asyncio.to_thread(finish, work)
         while True:
             began = time.perf_counter()
@@ -308,7 +321,7 @@ class GRPOLoop:
                 return dict(done.value)
             ends = 2 * time.perf_counter() - began
             await asyncio.sleep(0)
-            while self.engine.has_work() and time.perf_counter() < ends:
+            while engine.has_work() and time.perf_counter() < ends:
                 await asyncio.sleep(0)
 
     async def _evaluate(self) -> bool:
@@ -324,7 +337,8 @@ class GRPOLoop:
         sampling = Sampling(temperature=run.eval_temperature, top_p=run.eval_top_p)
         groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))
         # A run that resumes here skips this evaluation, so clear the cache to give both the same (empty) one.
-        self.engine.flush_cache()
+        for learner in self.learners.values():
+            learner.engine.flush_cache()
         rollouts = [group[0] for group in groups]
         valid = _find_valid(rollouts)
         Failures(rollouts).tell(f"step {self.step}", self.reported_failures)
@@ -345,10 +359,13 @@ class GRPOLoop:
     def _save(self) -> None:
         # A run that resumes here samples again what was sampled ahead and not trained.
         untrained = len(self.pending_batches) * self.recipe.rollout.tasks_per_step
-        state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor - untrained}
+        policy, *others = self.learners.items()
+        state: dict[str, Any] = {"trainer": policy[1].trainer.state(), "cursor": self.stream.cursor - untrained}
+        state["beside"] = {name: learner.trainer.state() for name, learner in others}
         for log in (self.metrics, self.rollouts):
             log.sync()  # a checkpoint must not outlive the records of the steps before it
-        checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
+        beside = {name: learner.model for name, learner in others}
+        checkpoint.save(self.checkpoints, self.step, policy[1].model, self.start, state, beside)
 
     def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], watched: Watched) -> None:
         """Record all rollouts of a step with their rows."""
@@ -366,23 +383,6 @@ class GRPOLoop:
         if self.step == 1:
             shown = show_rollout(batch.trajectories, self.token_bytes)
             self.progress.note(f"{shown}\n  {describe_lengths(batch.trajectories)}")
-
-
-def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:
-    """Return the trainer of a model that was read from the folder `start`; give the model the recipe's adapters."""
-    add_adapters(model, recipe.model.lora, seed)
-    return Trainer(
-        model,
-        recipe.optimizer,
-        recipe.algorithm,
-        loss_agg=recipe.algorithm.loss_agg,
-        loss_length=recipe.algorithm.max_response_length or 1,
-        temperature=recipe.rollout.temperature,
-        num_steps_per_rollout=recipe.algorithm.num_steps_per_rollout,
-        seed=seed,
-        start=start,
-        compiled=recipe.model.compile,
-    )
 
 
 async def sample_batch(

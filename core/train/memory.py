@@ -171,7 +171,9 @@ def plan_memory(
     dtype = getattr(torch, recipe.model.dtype)
     adapted, optimizer = recipe.model.lora is not None, recipe.optimizer
     sizes = trained_sizes(config, recipe.model.lora)
-    kept = footprint.parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if adapted else 0)
+    count = 1 + len(recipe.trained_roles)  # policies, each with an engine and an optimizer of its own
+    base, adapters = footprint.parameter_bytes(config, dtype), sum(sizes) * dtype.itemsize
+    kept = base + count * adapters if adapted else count * base
     reference = kept if (recipe.algorithm.kl_loss_coef or recipe.algorithm.kl_coef) and not adapted else 0
     process = PROCESS_BYTES[device]
     if device == "cpu":
@@ -179,9 +181,9 @@ def plan_memory(
     served = recipe.inference.is_served  # then the servers hold caches, and sampling takes nothing here
     kv_tokens, running = recipe.inference.kv_tokens, count_running(recipe)
     sequences = recipe.inference.max_num_seqs
-    kv = 0 if served else footprint.cache_bytes(config, kv_tokens, dtype)
-    states = 0 if served else footprint.state_bytes(config, sequences, dtype)
-    packed = 0 if served else footprint.prepacked_bytes(config, dtype, device)
+    kv = 0 if served else count * footprint.cache_bytes(config, kv_tokens, dtype)
+    states = 0 if served else count * footprint.state_bytes(config, sequences, dtype)
+    packed = 0 if served else count * footprint.prepacked_bytes(config, dtype, device)
     step = footprint.step_bytes(
         config, dtype, prefilled=recipe.inference.max_prefill_tokens, sequences=running, kv_tokens=kv_tokens
     )
@@ -201,7 +203,7 @@ def plan_memory(
         items.append(_keep(f"frozen model of {role}", size))
     # Recorded decode steps keep their memory, and the logits that filters may look at again.
     logits = 4 * running * config.vocab_size
-    recorded = 0 if device == "cpu" or served else footprint.sampling_bytes(config, running) + logits
+    recorded = 0 if device == "cpu" or served else count * (footprint.sampling_bytes(config, running) + logits)
     items += [
         _keep("CUDA graphs", recorded),
         MemoryItem("prepacked weights", packed, packed if ahead else 0),
@@ -232,10 +234,12 @@ def plan_host_memory(recipe: Recipe, config: ModelConfig, device: str) -> Memory
 def optimizer_items(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> list[MemoryItem]:
     """Return what the optimizer works on beside the weights, for a model of this number format."""
     optimizer, sizes = recipe.optimizer, trained_sizes(config, recipe.model.lora)
-    gradients = 4 * sum(sizes)  # float32 for bfloat16 weights too
+    gradients = 4 * sum(sizes)  # float32 for bfloat16 weights too; policies are trained one after the other
+    count = 1 + len(recipe.trained_roles)
+    copies = sum(4 * size for size in sizes if needs_float32_copy(optimizer, size, dtype))
     return [
-        _keep("float32 copies", sum(4 * size for size in sizes if needs_float32_copy(optimizer, size, dtype))),
-        _keep("moments", sum(moment_bytes(optimizer, size) for size in sizes)),
+        _keep("float32 copies", count * copies),
+        _keep("moments", count * sum(moment_bytes(optimizer, size) for size in sizes)),
         # When rollouts run ahead, they go on between the packs of an update.
         MemoryItem("gradients", gradients if recipe.rollout.ahead else 0, gradients),
     ]

@@ -18,7 +18,7 @@ from core.policy.base import Policy, PolicyError
 from core.policy.server_pool import Check, ServerPool
 from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.train.packing import pack_rows
-from core.types import Row, Sampling
+from core.types import POLICY, Row, Sampling
 
 PROBES, PROBE_TOKENS = 8, 16
 LARGEST_GAP, EXACT_GAP = 0.1, 1e-3
@@ -71,9 +71,9 @@ class EmbeddedRollouts:
     samples_while_training = False
     """Says whether sampling goes on by itself while the trainer computes."""
 
-    def __init__(self, recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer):
+    def __init__(self, recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer, name: str):
         self.engine = open_engine(recipe, model, start, tokenizer)
-        self.policy = EmbeddedPolicy(self.engine)
+        self.policy = EmbeddedPolicy(self.engine, trained_as=name)
         self.release_cache = self.engine.release_cache
         self.flush_cache = self.engine.flush_cache
         self.has_work = self.engine.has_work
@@ -175,10 +175,10 @@ def make_check(model: CausalLM, temperature: float, limits: dict[str, float] | N
 
 
 def open_rollouts(
-    recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer, folder: Path
+    recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer, folder: Path, name: str = POLICY
 ) -> EmbeddedRollouts | ServedRollouts:
     """Open what the recipe samples with; `folder` is for the weights that servers read."""
     assert not recipe.inference.replicas, "core/train/replicas.py starts them first"
     if recipe.inference.servers:
         return ServedRollouts(recipe, model, start, folder)
-    return EmbeddedRollouts(recipe, model, start, tokenizer)
+    return EmbeddedRollouts(recipe, model, start, tokenizer, name)

@@ -69,7 +69,7 @@ LONGER = {"agentflow": 1100, "coding": 1320, "toolorchestra": 1625}
 """Methods that take more than one sitting, with their own bounds."""
 SERVERS = {"serving", "vllm_wire"}
 """Names what servers alone need of core."""
-MAX_CORE_LINES = 7_850
+MAX_CORE_LINES = 8_000
 """Limits what a method needs of core: all but the libraries and SERVERS, with blank lines and docstrings."""
 
 

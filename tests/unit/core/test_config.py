@@ -120,7 +120,7 @@ def test_a_named_algorithm_sets_what_the_preset_leaves_out(presets):
         ("optimizer.lr=.nan", "optimizer.lr"),
         (
             "roles.judge=localhost:30000",
-            "roles.judge is 'localhost:30000'; use http://HOST:PORT, model:PATH or python:a.b.f",
+            "roles.judge is 'localhost:30000'; use http://HOST:PORT, model:PATH, python:a.b.f or trained",
         ),
         ("roles.policy=http://host:1", "roles.policy is always the model being trained"),
         ("model.device=gpu", "model.device: 'gpu' is neither auto, cpu, cuda nor cuda:N"),

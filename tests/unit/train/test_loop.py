@@ -127,13 +127,13 @@ async def test_steps_without_a_valid_rollout_are_logged_and_change_no_weight(
     method = OneCallMethod(rewards, failures=16)
     run = {"steps": 3, "eval_every": 0, "save_every": 2}
     loop = make_loop(qwen2, tmp_path / "run", method, run=run, num_steps_per_rollout=num_steps_per_rollout)
-    before = [parameter.detach().clone() for parameter in loop.model.parameters()]
+    before = [parameter.detach().clone() for parameter in loop.learners["policy"].model.parameters()]
     for _ in range(2):
         await loop._train_step()
-    assert (loop.step, loop.trainer.steps, loop.stream.cursor) == (2, 0, 4)
-    assert all(torch.equal(a, b) for a, b in zip(before, loop.model.parameters(), strict=True))
+    assert (loop.step, loop.learners["policy"].trainer.steps, loop.stream.cursor) == (2, 0, 4)
+    assert all(torch.equal(a, b) for a, b in zip(before, loop.learners["policy"].model.parameters(), strict=True))
     loop._save()
-    await loop.engine.close()
+    await loop.learners["policy"].engine.close()
 
     resumed = make_loop(qwen2, tmp_path / "run", method, run=run, num_steps_per_rollout=num_steps_per_rollout)
     await resumed.run()
@@ -295,7 +295,7 @@ async def test_rollouts_of_servers_train_as_those_of_this_process(qwen2: Path, t
         assert record["train_rollout_logprob_abs_diff"] < 1e-5
     assert {host.engine.weight_version.rpartition("-")[2] for host in hosts} == {"4"}
     here, served = (
-        weights.read(loop.model, RunFolder(tmp_path / n).checkpoints_path(0) / "step-000004")
+        weights.read(loop.learners["policy"].model, RunFolder(tmp_path / n).checkpoints_path(0) / "step-000004")
         for n in ("here", "served")
     )
     for tensor_name, tensor in here.items():
@@ -324,7 +324,7 @@ async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_pa
     await interrupted._train_step()
     interrupted._save()
     await interrupted._train_step()
-    await interrupted.engine.close()
+    await interrupted.learners["policy"].engine.close()
     await start("resumed").run()
     paths = [RunFolder(tmp_path / name).rollouts_path(0) for name in ("whole", "resumed")]
     whole, resumed = map(kit.read_without_clocks, paths)

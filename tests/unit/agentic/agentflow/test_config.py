@@ -34,7 +34,10 @@ async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("agentflow.planner.final={role: fixed, trained: true}", "trained: true needs role: policy; fixed is"),
+        (
+            "agentflow.planner.final={role: fixed, trained: true}",
+            "planner.final has trained: true and role fixed, which is frozen",
+        ),
         ("agentflow.planner.final={max_tokens: 5}", "agentflow.planner.final.role: missing"),
         ("agentflow.roles.executor={role: policy, tokenizer: x}", "leave `tokenizer` out"),
         ("agentflow.roles={executor: {role: a}}", "roles.verifier is missing"),
