@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Literal
@@ -77,6 +77,8 @@ Operand = int | str
 ANSWER = "\\boxed{{ {answer}}}"
 FINAL = 0.25
 """Sets the share of final turns."""
+VERDICTS = 0.25
+"""Sets the share of verdicts where the verifier is trained."""
 TWO_FACTS = 0.4
 """Sets the share of additional questions about two facts, which take longest to learn to read."""
 
@@ -336,10 +338,15 @@ def write_corpus() -> Iterator[str]:
 
 
 def demonstrate(rng: Random, recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
-    """Yield single turns."""
+    """Yield single turns. Where the verifier is trained, a quarter are its own."""
     method = build(recipe, tokenizer)
+    verifies = recipe.agentflow.roles["verifier"].trained
     while True:
-        yield [encode(draw_demonstration(rng), method)]
+        turn = draw_demonstration(rng)
+        if verifies and rng.random() < VERDICTS:
+            # Chance draws the verdict: that there are two is all that is shown.
+            turn = replace(turn, role="verifier", completion=rng.choice(("STOP", "CONTINUE")))
+        yield [encode(turn, method)]
 
 
 def encode(turn: PlannerDemonstration, method: AgentFlow) -> Example:

@@ -137,6 +137,10 @@ def test_what_has_no_place_for_a_second_policy_says_so(qwen2: Path) -> None:
         refuse_on_cluster(replace_keys(make_recipe(qwen2, kl_coef=0.0), {"model.dtype": "bfloat16"}), "slime")
     with pytest.raises(RecipeError, match=r"--baseline rejection trains one policy, and roles\.critic is trained, too"):
         check_baseline(make_recipe(qwen2, rejection={"lr": 1e-3}), "rejection")
-    for sections in ({"rollout": {"ahead": 1}}, {"inference": {"servers": ["http://127.0.0.1:1"]}}):
+    ahead = {
+        "rollout": {"tasks_per_step": 1, "group_size": 2, "ahead": 1},
+        "algorithm": {"name": "grpo", "tis": [0, 2]},
+    }
+    for sections in (ahead, {"inference": {"servers": ["http://127.0.0.1:1"]}}):
         with pytest.raises(ValueError, match="samples in this process between two updates"):
-            make_recipe(qwen2, **sections)
+            kit.make_recipe(Recipe, roles={"critic": "trained"}, **sections)
