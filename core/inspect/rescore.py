@@ -14,6 +14,7 @@ from core.data.tasks import iter_tasks
 from core.policy.base import Policy, PolicyError, Roles
 from core.rollout.method import MethodSpec
 from core.rollout.roles import open_roles
+from core.rollout.rows import REFERENCE_KL
 from core.rollout.runner import Runner
 from core.runs.record import RecordedRollout
 from core.seeds import derive_seed
@@ -81,7 +82,9 @@ async def open_score(
                     roles["policy"] = RecordedPolicy(recorded)
                     runner = Runner(method, Roles(roles), concurrency=1, deadline_s=settings.deadline_s)
                     seeded = replace(sampling, seed=derive_seed(base, rollout.group, member))
-                    scored.append(await runner.run_one(find_task(rollout), seeded))
+                    played = await runner.run_one(find_task(rollout), seeded)
+                    kl = {name: value for name, value in old.metrics.items() if name == REFERENCE_KL}
+                    scored.append(replace(played, metrics={**played.metrics, **kl}))
                 return scored if spec.regrade is None else spec.regrade(recipe, find_task(group[0]), scored)
 
             yield score

@@ -99,8 +99,7 @@ def rollout_advantages(
         earned = [sum(turn.reward or 0.0 for turn in t.turns) for t in group]
         rewards = [None if r is None else r + extra for r, extra in zip(rewards, earned, strict=True)]
     if coefficient := options.get("kl_coef"):
-        costs = [coefficient * t.metrics.get(REFERENCE_KL, 0.0) for t in group]
-        rewards = [None if r is None else r - cost for r, cost in zip(rewards, costs, strict=True)]
+        rewards = [None if r is None else r - coefficient * _read_kl(t) for r, t in zip(rewards, group, strict=True)]
     if longest and buffer:
         penalties = [overlong_penalty(n, longest, buffer) for n in trained_tokens]
         rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
@@ -119,6 +118,15 @@ def rollout_advantages(
         else advantage / (max(1, count) if options["split_advantage"] else 1)
         for trajectory, advantage, count in zip(group, advantages, turns, strict=True)
     ]
+
+
+def _read_kl(trajectory: Trajectory) -> float:
+    if REFERENCE_KL not in trajectory.metrics:
+        raise ValueError(
+            f"kl_coef is set, but a rollout of task {trajectory.task_id!r} has no metric {REFERENCE_KL}, which only a "
+            "run with kl_coef measures; set kl_coef to 0"
+        )
+    return trajectory.metrics[REFERENCE_KL]
 
 
 def count_trained_tokens(trajectory: Trajectory) -> int:

@@ -20,7 +20,7 @@ from tests.e2e.conftest import REPOSITORY, Launcher, environment
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 EVERYTHING = [
-    "run.steps=3", "run.record_every=1", "run.eval_every=0", "algorithm.kl_loss_coef=0.01",
+    "run.steps=3", "run.record_every=1", "run.eval_every=0", "algorithm.kl_loss_coef=0.01", "algorithm.kl_coef=0.1",
     "algorithm.num_steps_per_rollout=2", "algorithm.dynamic_sampling=true", "algorithm.max_num_gen_batches=2",
 ]  # fmt: skip
 
@@ -43,6 +43,7 @@ def test_a_bundle_replays_bit_for_bit_without_the_run(run: Path, tmp_path: Path)
     assert bundle.main([str(run), "--out", str(moved)]) == 0
     recorded = list(read_rollouts(moved / "seed-0/rollouts.jsonl.gz"))
     assert {rollout.step for rollout in recorded} == {3}
+    assert any(rollout.metrics.get("reference_kl") for rollout in recorded)
     config = yaml.safe_load((moved / "config.yaml").read_text())
     config["data"] = {"train": "/absent/train.jsonl"}
     config["model"]["path"] = "/absent/model"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.advantages import group_advantages, keep_most_different
+from core.algorithms.advantages import group_advantages, keep_most_different, whiten
 
 rewards = st.floats(-100, 100)
 groups = st.lists(rewards | st.none(), max_size=12)
@@ -46,6 +46,28 @@ def test_equal_rewards_give_exactly_zero(reward: float, n: int, std_normalizatio
 def test_std_norm_gives_a_sample_std_of_one(group: list[float]) -> None:
     advantages = [a for a in group_advantages(group, std_normalization=True) if a is not None]
     assert math.fsum(a * a for a in advantages) / (len(group) - 1) == pytest.approx(1, rel=1e-3)
+
+
+@settings(deadline=None)
+@given(groups)
+def test_rloo_compares_each_rollout_with_the_others(group: list[float | None]) -> None:
+    advantages = group_advantages(group, std_normalization=True, adv_estimator="rloo")
+    for place, (reward, advantage) in enumerate(zip(group, advantages, strict=True)):
+        others = [r for i, r in enumerate(group) if i != place and r is not None]
+        if reward is not None:
+            expected = reward - math.fsum(others) / len(others) if others else 0.0
+            assert advantage == pytest.approx(expected, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(rewards, st.integers(0, 5)), max_size=8))
+def test_whitening_weighs_each_advantage_by_its_tokens(pairs: list[tuple[float, int]]) -> None:
+    values = [a for a, _ in pairs]
+    apart = [a for a, count in pairs for _ in range(count)]
+    white = whiten(values, [count for _, count in pairs])
+    again = whiten(apart, [1] * len(apart))
+    assert [a for a, (_, n) in zip(white, pairs, strict=True) for _ in range(n)] == pytest.approx(again, abs=1e-6)
+    assert whiten(values, [0] * len(values)) == [0.0] * len(values)
 
 
 def test_without_std_norm_the_reward_is_only_centred() -> None:

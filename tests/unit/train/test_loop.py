@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ import torch
 
 from core.config import Recipe, RecipeError
 from core.engine import weights
+from core.inspect import replay
 from core.policy.base import Roles
 from core.report.summary import build_summary
 from core.rollout.method import Method, RolloutError
 from core.runs.files import Record
+from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.train.loop import GRPOLoop
 from core.train.trainer import TrainingError
@@ -329,3 +332,67 @@ async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_pa
     paths = [RunFolder(tmp_path / name).rollouts_path(0) for name in ("whole", "resumed")]
     whole, resumed = map(kit.read_without_clocks, paths)
     assert whole == resumed
+
+
+class TwoTurns(Method):
+    """Asks twice in one conversation. Tokens earn; of the tasks with an odd number the second turn says its credit."""
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        turns: list[Turn] = []
+        ids: tuple[int, ...] = (1, 2)
+        for place in range(2):
+            completion = await roles["policy"].generate(ids, replace(sampling, max_new_tokens=4))
+            earned = float(completion.token_ids[0] % 3)
+            turns.append(Turn("only", ids, completion, True, reward=earned, state=f"turn {place}"))
+            ids = (*ids, *completion.token_ids, 3)
+        if task.task_id in ("t1", "t3"):
+            turns[1] = replace(turns[1], advantage=tuple(x / 4 for x in range(len(completion.token_ids))))
+        return Trajectory(task.task_id, tuple(turns), reward=float(completion.token_ids[-1] % 2))
+
+
+async def keep_rewards(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]:
+    return [rollout.trajectory() for rollout in group]
+
+
+@pytest.mark.parametrize("unit", ["turn", "segment"])
+@pytest.mark.parametrize(
+    ("algorithm", "lora"),
+    [
+        ({"kl_coef": 0.1}, None),
+        ({"kl_coef": 0.1}, {"rank": 4}),
+        ({"adv_estimator": "gigpo", "gamma": 0.9}, None),
+        ({"adv_estimator": "reinforce_plus_plus", "observation_coef": 0.5}, None),
+    ],
+    ids=["kl", "kl of adapters", "gigpo", "whitened"],
+)
+async def test_credit_by_turn_and_kl_are_recorded_and_replayed(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: dict[str, Any], lora: Any, unit: str
+) -> None:
+    run = {"steps": 2, "eval_every": 0, "record_every": 1, "save_every": 2}
+    options: dict[str, Any] = {"tokenizer": kit.train_tokenizer("one two three", 300), "run": run, "lora": lora}
+    loop = make_loop(qwen2, tmp_path, TwoTurns(), rows=unit, **options, **algorithm)
+    await loop.run()
+    recorded = list(read_rollouts(RunFolder(tmp_path).rollouts_path(0)))
+    for rollout in recorded:
+        credits = [turn.trained_advantage for turn in rollout.turns]
+        assert rollout.advantage is None or credits == [None, None]
+        if rollout.task_id in ("t1", "t3"):
+            assert (
+                credits[1] == rollout.turns[1].advantage == tuple(x / 4 for x in range(len(rollout.turns[1].sampled)))
+            )
+        elif algorithm.get("adv_estimator") != "gigpo":
+            assert rollout.advantage is not None
+    if "kl_coef" in algorithm:
+        first, second = ([r.metrics["reference_kl"] for r in recorded if r.step == step] for step in (1, 2))
+        assert max(map(abs, first)) < 1e-4 < max(map(abs, second)), "the policy has left the start model"
+        assert read_stage(tmp_path, "train")[1]["reference_kl"] == pytest.approx(sum(second) / len(second))
+    else:
+        assert any(isinstance(turn.trained_advantage, float) for r in recorded for turn in r.turns)
+
+    monkeypatch.setattr(replay, "method_spec", lambda name: SimpleNamespace(load=lambda path: loop.recipe))
+    again = replay.Replay(RunFolder(tmp_path), loop.recipe, 0, 2)
+    steps = [step async for step in again.run(keep_rewards)]
+    assert [step.step for step in steps] == [1, 2]
+    for number in (number for step in steps for number in step.numbers):
+        assert number.is_close(0.0), number
+        assert number.run is not None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import AutoModelForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection
@@ -152,6 +152,84 @@ def test_kl_is_measured_against_a_reference_that_stays(qwen2):
     assert not same(start, snapshot(model))
     assert trainer.grpo_step(make_rows())["rows_skipped"] == 0
     assert Trainer(model, optimizer()).reference is None
+
+
+def make_segments(advantage: float | tuple[float, ...]) -> list[Row]:
+    """Rows of several turns: 0 marks what came between them. Of advantages by token each row takes the first ones."""
+    rows = []
+    for number, bits in enumerate(("11001", "1011", "111", "10000111")):
+        rng, mask = random.Random(number), tuple(int(bit) for bit in bits)
+        tokens = tuple(rng.randrange(96) for _ in range(5 + number + len(mask)))
+        own = advantage[: len(mask)] if isinstance(advantage, tuple) else advantage
+        rows.append(Row(tokens, mask, tuple(-4.5 * sampled for sampled in mask), own, number))
+    return rows
+
+
+def find_observed(model: torch.nn.Module, row: Row) -> torch.Tensor:
+    """Return the log-probs of the tokens between the turns of a row."""
+    start = len(row.tokens) - len(row.loss_mask)
+    logprobs = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
+    places = [start + place for place, sampled in enumerate(row.loss_mask) if not sampled]
+    return torch.stack([logprobs[place - 1, row.tokens[place]] for place in places]) if places else logprobs[:0, 0]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 1 << 20], ids=["four packs", "one pack"])
+@pytest.mark.parametrize("advantage", [0.0, (0.5, 0.0, -1.0, 2.0, 1.0, 0.0, -0.5, 1.0)], ids=["without", "by token"])
+def test_observations_teach_their_mean_cross_entropy(qwen2, advantage, max_tokens):
+    """The gradient is that of plain torch, for rows without an advantage too, and adds to that of the policy."""
+    rows = make_segments(advantage)
+    plain = AutoModelForCausalLM.from_pretrained(qwen2)
+    loss = -torch.cat([find_observed(plain, row) for row in rows]).mean()
+    (0.3 * loss).backward()
+    expected = {name: p.grad for name, p in plain.named_parameters()}
+    config = GRPOConfig(observation_coef=0.3)
+    found = gradients(qwen2, rows, max_tokens=max_tokens, grpo=config, loss_agg="token")
+    if advantage:
+        policy = gradients(qwen2, rows, max_tokens=max_tokens, loss_agg="token")
+        assert any(gradient.any() for gradient in policy.values())
+        expected = {name: gradient + policy[name] for name, gradient in expected.items()}
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-6, rtol=1e-4)
+    trainer = Trainer(weights.load(qwen2), optimizer(max_tokens_per_pack=max_tokens), config, loss_agg="token")
+    stats = trainer.grpo_step(rows)
+    assert stats["observation_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert stats["loss"] == pytest.approx(stats["pg_loss"] + 0.3 * loss.item(), rel=1e-5)
+    assert stats["rows_skipped"] == 0
+
+
+def test_the_policys_statistics_do_not_see_observations(qwen2):
+    """What is between the turns has no log-prob of the inference engine, and no entropy of a choice."""
+    rows = make_segments(1.0)
+    without, with_them = (
+        Trainer(weights.load(qwen2), optimizer(lr=0.0), config).grpo_step(rows)
+        for config in (GRPOConfig(), GRPOConfig(observation_coef=0.3))
+    )
+    for name in ("pg_loss", "entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl"):
+        assert with_them[name] == pytest.approx(without[name], rel=1e-5, abs=1e-7), name
+
+
+@pytest.mark.parametrize("adapters", [False, True], ids=["all weights", "adapters"])
+def test_the_kl_of_a_rollout_is_a_sum_over_its_sampled_tokens(qwen2, reference, adapters):
+    model = weights.load(qwen2)
+    if adapters:
+        lora.add_adapters(model, LoRASection(rank=4, alpha=8))
+    trainer = Trainer(model, optimizer(max_tokens_per_pack=40), GRPOConfig(kl_coef=0.1), temperature=0.7)
+    assert (trainer.reference is None) == adapters
+    with torch.no_grad():
+        for parameter in lora.find_trained_parameters(model).values():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.ndim)))
+    rows = [replace(row, rollout_id=row.rollout_id // 2) for row in make_segments(1.0)]
+    own = trainer.compute_logprobs(rows)
+    found = trainer.measure_kl([replace(row, logprobs=tuple(x)) for row, x in zip(rows, own, strict=True)])
+    expected = {0: 0.0, 1: 0.0}
+    for row, now in zip(rows, own, strict=True):
+        start = len(row.tokens) - len(row.loss_mask)
+        then = reference(qwen2, row.tokens[:start], row.tokens[start:], 0.7).tolist()
+        expected[row.rollout_id] += sum(a - b for a, b, mask in zip(now, then, row.loss_mask, strict=True) if mask)
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert min(map(abs, expected.values())) > 1e-2
+    after = trainer.compute_logprobs(rows)
+    assert after == own, "the adapters are back"
 
 
 @pytest.mark.parametrize("steps", [2, 3, 5])
