@@ -13,6 +13,9 @@ together. Neither needs the other.
 - When every task has been seen, all that have rested are drawn by their last group, or all if none has. One that agreed
   has a tenth of the mean weight, so it comes back now and then: the policy may have learned to solve it, or forgotten.
 
+Each draw has a chance, which the record of its step holds: `chances` maps a task to the chance that a place of the step
+took it, so the places could be weighed as if all tasks had been drawn alike.
+
 The outcomes are in the records of the steps in metrics.jsonl. A run that resumes reads them there, and draws the tasks
 that it would have drawn without the break.
 """
@@ -45,6 +48,7 @@ class Curriculum(TaskStream):
         """Maps the id of a task to the mean and the standard deviation of its last group, and the step of that."""
         self.step = 0
         self._drawn: set[str] = set()
+        self._chances: dict[str, float] = {}
 
     def take(self, count: int) -> list[Task]:
         """Draw `count` tasks. None is drawn twice for one step while there are others."""
@@ -68,9 +72,19 @@ class Curriculum(TaskStream):
         # A clock that rings at a random time, sooner for a larger weight: the first to ring are drawn.
         rng = random.Random(f"{self.seed}-{self.cursor}")
         least = AGREED_WEIGHT * fmean(std**2 for _, std, _ in self.outcomes.values()) if self.outcomes else 0.0
-        clocks = {task.task_id: rng.expovariate(self._variance(task) + least or 1.0) for task in seen}
+        weights = {task.task_id: self._variance(task) + least or 1.0 for task in seen}
+        clocks = {task: rng.expovariate(weight) for task, weight in weights.items()}
         drawn = sorted(seen, key=lambda task: clocks[task.task_id])[:again]
-        return drawn + rng.sample(new, min(len(new), count - again))
+        drawn += rng.sample(new, min(len(new), count - again))
+        total, places = sum(weights.values()), len(drawn)
+        for task in drawn:
+            known = again * weights[task.task_id] / total if task.task_id in weights else (places - again) / len(new)
+            self._chances[task.task_id] = known / places
+        return drawn
+
+    def pop_chances(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """Return the chance of each of these drawn tasks: that a place of its step, the first to be filled, took it."""
+        return {task.task_id: self._chances.pop(task.task_id) for task in tasks if task.task_id in self._chances}
 
     def _variance(self, task: Task) -> float:
         return self.outcomes[task.task_id][1] ** 2

@@ -174,3 +174,14 @@ def has_signal(group: Sequence[Trajectory], min_std: float = 0.0) -> bool:
     """
     rewards = [t.reward for t in group if t.status != "failed" and t.reward is not None]
     return len(set(rewards)) > 1 and stdev(rewards) >= min_std
+
+
+def measure_agreement(groups: Sequence[Group]) -> dict[str, float]:
+    """Return the shares of groups whose rollouts all earned the same: more than 0 (`easy_groups`), or not (`hard_...`).
+
+    Failed rollouts do not count.
+    """
+    rewards = [{t.reward for t in group if t.status != "failed" and t.reward is not None} for group in groups]
+    agreed = [reward for values in rewards if len(values) == 1 for reward in values]
+    easy = sum(reward > 0 for reward in agreed)
+    return {"easy_groups": easy / len(groups), "hard_groups": (len(agreed) - easy) / len(groups)}

@@ -28,7 +28,7 @@ from core.policy.base import Policy, Roles
 from core.rollout.curriculum import Curriculum, measure_outcomes
 from core.rollout.method import Method
 from core.rollout.rows import REFERENCE_KL, count_trained_tokens, make_rows, rows_from_groups
-from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, regrade_group
+from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, measure_agreement, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
 from core.runs.health import Health, describe_lengths, describe_sign, measure_health
@@ -71,7 +71,7 @@ class SampledBatch:
         return [trajectory for group in (*self.groups, *self.filtered) for trajectory in group]
 
 
-UNTRACKED = ("stage", "step", "tasks", "outcomes")
+UNTRACKED = ("stage", "step", "tasks", "outcomes", "chances")
 """Names what a step's record has and no curve can show."""
 
 Watched = dict[tuple[int, tuple[int, ...]], tuple[Sequence[float], float]]
@@ -187,6 +187,8 @@ class GRPOLoop:
                     self.step,
                     reward=record["reward"],
                     tokens_per_second=record["tokens_per_second"],
+                    easy=record["easy_groups"],
+                    hard=record["hard_groups"],
                     failures=sum(record["failures"].values()),
                 )
                 better = False
@@ -273,6 +275,7 @@ class GRPOLoop:
             **_average_metrics(valid),
             **stats,
             "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
+            **measure_agreement(batch.groups + batch.filtered),
             **measure_health(batch.tasks, batch.trajectories, comparable=self.regrade is None),
             "tasks": [task.task_id for task in batch.tasks],
             "seconds": seconds,
@@ -282,6 +285,7 @@ class GRPOLoop:
         }
         if self.curriculum is not None:
             record["outcomes"] = outcomes = measure_outcomes((*batch.groups, *batch.filtered))
+            record["chances"] = self.curriculum.pop_chances(batch.tasks)
             self.curriculum.update(outcomes)
         notes = self.health.update(record)
         record["health"] = self.health.active

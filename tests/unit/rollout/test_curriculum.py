@@ -112,3 +112,20 @@ def test_a_stream_that_resumes_draws_what_it_would_have_drawn(size, before, afte
         resumed.update(json.loads(outcomes))
     resumed.cursor = 3 * before
     assert go_on(resumed, before, before + after) == whole[before:]
+
+
+def test_the_chance_of_a_draw_is_how_often_a_place_takes_the_task():
+    """Of five tasks two are new and three known; a step of two places has one of each, a step of one a known one."""
+    counts, chances = Counter[str](), dict[str, float]()
+    rounds = 4000
+    for seed in range(rounds):
+        stream = make_stream(5, seed)
+        stream.update({"t0": RARE, "t1": HALF, "t2": RARE})
+        for _ in range(REST):
+            stream.update({})
+        drawn = stream.take(2)
+        counts.update(ids(drawn))
+        chances |= stream.pop_chances(drawn)
+        assert stream.pop_chances(drawn) == {}
+    assert sum(chances.values()) == pytest.approx(1.0)
+    assert {task: count / rounds / 2 for task, count in counts.items()} == pytest.approx(chances, abs=0.012)
