@@ -18,7 +18,9 @@ POLICY = "policy"
 """Names the policy that every recipe trains; roles may be others (core/train/learner.py)."""
 RowUnit = Literal["turn", "segment"]
 """Names what becomes one training row."""
-AdvEstimator = Literal["grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "turn_grpo", "gigpo"]
+AdvEstimator = Literal[
+    "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "turn_grpo", "gigpo", "gae"
+]
 """Names how rewards become advantages; core/algorithms/advantages.py explains each."""
 Advantage = float | tuple[float, ...]
 """Holds the advantage of some tokens: one number for all of them, or one for each."""

@@ -13,6 +13,8 @@ its reward, and mean and std (of a sample) are those of its group:
 - gigpo: as grpo, where r is all that a rollout earned, its turns included; a trained turn gets `turn_coef` times its
   normalised return on top, among all turns of the group that began in the same state (arXiv 2505.10978, equations 3 to
   8). Its return is what it and later turns earned, the rollout's reward included, discounted by `gamma` a turn.
+- gae: A = the return of the turn, and the trainer takes from it what the value head expects at each token: PPO's
+  generalised advantage estimate (arXiv 1506.02438, equation 16) with lambda 1.
 
 `statistics.mean` and `stdev` compute with exact rationals, so a group of equal rewards gets advantages of exactly 0.
 """
@@ -28,10 +30,12 @@ from core.types import AdvEstimator, Group, Trajectory
 
 STD_EPSILON = 1e-6
 WHITE_EPSILON = 1e-8
-TURN_ESTIMATORS = ("turn_grpo", "gigpo")
+TURN_ESTIMATORS = ("turn_grpo", "gigpo", "gae")
 """Names the estimators that give the turns of a rollout different advantages."""
 BATCH_ESTIMATORS = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 """Names the estimators that `whiten` the advantages of a batch."""
+WITHOUT_MEAN = ("reinforce_plus_plus", "gae")
+"""Names the estimators that compare no rollout with its group."""
 
 
 def group_advantages(
@@ -45,8 +49,8 @@ def group_advantages(
     """Return the advantage of each rollout of a group by `adv_estimator`, which may divide by (sample std + 1e-6).
 
     None marks a failed rollout: it leaves the statistics and gets None back. A single valid rollout gets 0, but with
-    reinforce_plus_plus its reward. `clip` bounds every advantage to +-clip. If the sample std is below `min_std`, every
-    rollout gets None (ToolOrchestra's homogeneity filter, arXiv 2511.21689 section 3.2).
+    reinforce_plus_plus and gae its reward. `clip` bounds every advantage to +-clip. If the sample std is below
+    `min_std`, every rollout gets None (ToolOrchestra's homogeneity filter, arXiv 2511.21689 section 3.2).
 
     Raises:
         ValueError: a reward is not finite.
@@ -59,14 +63,14 @@ def group_advantages(
     valid = [float(reward) for reward in rewards if reward is not None]
     if not valid:
         return [None] * len(rewards)
-    baseline = 0.0 if adv_estimator == "reinforce_plus_plus" else mean(valid)
+    baseline = 0.0 if adv_estimator in WITHOUT_MEAN else mean(valid)
     std = stdev(valid) if len(valid) > 1 else 0.0
     if std < min_std:
         return [None] * len(rewards)
     scale = 1.0
     if len(valid) > 1 and adv_estimator == "rloo":
         scale = 1 - 1 / len(valid)  # r - mean of the others = (r - mean) * n / (n - 1)
-    elif len(valid) > 1 and std_normalization and adv_estimator not in BATCH_ESTIMATORS:
+    elif len(valid) > 1 and std_normalization and adv_estimator not in (*BATCH_ESTIMATORS, "gae"):
         scale = std + STD_EPSILON
     bound = math.inf if clip is None else clip
     return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]
@@ -102,7 +106,7 @@ def credit_turns(
                 if (reward := trajectory.turns[place].reward) is not None:
                     compared[count][number, place] = reward
         elif adv_estimator == "gigpo":
-            for place, value in zip(trained, discount_returns(trajectory, trained, gamma), strict=True):
+            for place, value in zip(trained, _find_returns(trajectory, trajectory.reward, gamma), strict=True):
                 turn = trajectory.turns[place]
                 state = turn.prompt_ids if turn.state is None else turn.state
                 compared[turn.role, state][number, place] = value
@@ -110,28 +114,28 @@ def credit_turns(
     for values in compared.values():
         normalised = group_advantages(list(values.values()), std_normalization=std_normalization)
         extra |= {key: value for key, value in zip(values, normalised, strict=True) if value is not None}
-    return [
-        None
-        if advantage is None
-        else {
-            place: advantage + turn_coef * extra.get((number, place), 0.0)
-            for place, turn in enumerate(trajectory.turns)
-            if turn.trained
-        }
-        for number, (trajectory, advantage) in enumerate(zip(group, advantages, strict=True))
-    ]
+    credits: list[dict[int, float] | None] = []
+    for number, (trajectory, advantage) in enumerate(zip(group, advantages, strict=True)):
+        trained = [place for place, turn in enumerate(trajectory.turns) if turn.trained]
+        if advantage is None:
+            credits.append(None)
+        elif adv_estimator == "gae":
+            credits.append(dict(zip(trained, _find_returns(trajectory, advantage, gamma), strict=True)))
+        else:
+            credits.append({place: advantage + turn_coef * extra.get((number, place), 0.0) for place in trained})
+    return credits
 
 
-def discount_returns(trajectory: Trajectory, places: Sequence[int], gamma: float) -> list[float]:
-    """Return what each of these turns and the later ones earned: R_k = r_k + gamma * R_(k+1).
+def _find_returns(trajectory: Trajectory, reward: float | None, gamma: float) -> list[float]:
+    """Return what each trained turn and the later ones earned: R_k = r_k + gamma * R_(k+1).
 
-    The last one earns the rollout's reward, too (GiGPO, arXiv 2505.10978, equation 5).
+    The last one earns the rollout's `reward`, too (GiGPO, arXiv 2505.10978, equation 5).
     """
+    earned = [turn.reward or 0.0 for turn in trajectory.turns if turn.trained]
     returns: list[float] = []
-    running = 0.0
-    for place in reversed(places):
-        earned = (trajectory.turns[place].reward or 0.0) + (0.0 if returns else trajectory.reward or 0.0)
-        running = earned + gamma * running
+    running = reward or 0.0
+    for place, value in enumerate(reversed(earned)):
+        running = value + (gamma if place else 1.0) * running
         returns.append(running)
     return returns[::-1]
 

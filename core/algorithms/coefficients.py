@@ -36,6 +36,8 @@ class GRPOConfig(Section):
     0, a copy of the start model is kept."""
     observation_coef: Annotated[NonNegativeFloat, EMBEDDED_ONLY] = 0.0
     """Weighs the mean cross-entropy of the tokens between the turns of a row, which no policy sampled (ECHO)."""
+    vf_coef: Annotated[NonNegativeFloat, EMBEDDED_ONLY] = 0.0
+    """Weighs the squared error of the value head, a linear map of the last hidden state, for adv_estimator gae."""
     entropy_coef: NonNegativeFloat = 0.0
     tis: tuple[NonNegativeFloat, NonNegativeFloat] | None = None
     """Corrects for the inference engine's log-probs within these bounds of the ratio of trainer to rollout probability.

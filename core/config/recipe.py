@@ -139,6 +139,15 @@ class AlgorithmSection(GRPOConfig):
         return {**defaults, **values}
 
     @model_validator(mode="after")
+    def _values_are_learned_where_they_are_used(self) -> Self:
+        if (self.adv_estimator == "gae") != bool(self.vf_coef):
+            raise ValueError(
+                f"adv_estimator is {self.adv_estimator} and vf_coef {self.vf_coef:g}: gae needs a value head, which "
+                "vf_coef above 0 trains, and no other estimator uses one"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _lengths_are_known(self) -> Self:
         longest, buffer = self.max_response_length, self.overlong_buffer_len
         if longest is None and (buffer or self.loss_agg == "constant"):

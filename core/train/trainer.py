@@ -121,7 +121,16 @@ class Trainer:
         }
         self._copies = [(copies[name], p) for name, p in copied.items()]
         self._optimized = [copies.get(name, p) for name, p in trained.items()]
-        self.optimizer = make_optimizer(optimizer, self._optimized, seed)
+        self.value_head = None
+        if self.grpo.vf_coef:
+            if optimizer.cpu_offload:
+                raise ValueError("vf_coef has no place beside optimizer.cpu_offload: the value head stays on the card")
+            self.value_head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device)
+            for parameter in self.value_head.parameters():
+                torch.nn.init.zeros_(parameter)  # it expects nothing at first
+        head = () if self.value_head is None else self.value_head.parameters()
+        self._learned = [*self._optimized, *head]
+        self.optimizer = make_optimizer(optimizer, self._learned, seed)
         self.steps = 0
         needs_copy = (self.grpo.kl_loss_coef or self.grpo.kl_coef) and not self._adapted
         model.drop_prepacked()  # oneDNN's cannot be copied
@@ -153,7 +162,9 @@ class Trainer:
         """
         # As long as the model is the reference, the gradient of a KL term is 0: it needs no forward.
         teaches = any(map(_teaches, rows)) or self.steps or self.grpo.kl_loss_type == "k1"
-        keep_all = bool(self.grpo.entropy_coef or self.grpo.observation_coef or (self.grpo.kl_loss_coef and teaches))
+        config = self.grpo
+        keep_all = bool(config.entropy_coef or config.observation_coef or config.vf_coef)
+        keep_all = keep_all or bool(config.kl_loss_coef and teaches)
         steps = [step for part in self._split(rows) if (step := self._select_rows(part, keep_all)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
         if self.num_steps_per_rollout > 1:
@@ -197,7 +208,8 @@ class Trainer:
         found: list[list[float]] = [[0.0] * len(mask) for mask in masks]
         for pack in self._pack(rows, masks):
             with self._autocast():
-                logprobs_R = self._compute_logprobs(model or self.model, pack, self.temperature)[0]
+                hidden_RC = run_layers(model or self.model, pack)
+                logprobs_R = self._compute_logprobs(model or self.model, pack, hidden_RC, self.temperature)[0]
             for index, values in pack.scatter(logprobs_R, masks).items():
                 found[index] = values
         return found
@@ -212,7 +224,7 @@ class Trainer:
         total = 0.0
         for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
             with self._autocast():
-                loss = -self._compute_logprobs(self.model, pack, temperature=1.0)[0].sum() / tokens
+                loss = -self._compute_logprobs(self.model, pack, run_layers(self.model, pack), 1.0)[0].sum() / tokens
             self._backward(loss)
             total += loss.item()
         return {"loss": total, **self._step_optimizer()}
@@ -227,7 +239,8 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """Return all that an exact resume needs beyond the current weights and the start model."""
         copies = [copy.detach() for copy, _ in self._copies]
-        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps, "float32_copies": copies}
+        head = {} if self.value_head is None else {"value_head": self.value_head.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps, "float32_copies": copies, **head}
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Any]) -> None:
@@ -236,6 +249,8 @@ class Trainer:
         self.steps = state["steps"]
         for (copy, _), saved in zip(self._copies, state.get("float32_copies", ()), strict=True):
             copy.copy_(saved)
+        if self.value_head is not None:
+            self.value_head.load_state_dict(state["value_head"])
 
     def learning_rate(self) -> float:
         """Return the rate of the next step: linear warm-up, then constant, or cosine or linear decay to zero."""
@@ -287,16 +302,25 @@ class Trainer:
         trained_R = pack.gather([row.loss_mask for row in step.rows], masks).bool()
         rollout_logprobs_R = pack.gather([row.logprobs for row in step.rows], masks)
         with self._autocast():
-            logprobs_R, entropy_R = self._compute_logprobs(self.model, pack, self.temperature, with_entropy=True)
+            hidden_RC = run_layers(self.model, pack)
+            logprobs_R, entropy_R = self._compute_logprobs(self.model, pack, hidden_RC, self.temperature, True)
             ref_logprobs_R = None
             if self.grpo.kl_loss_coef:
                 with torch.no_grad(), self._open_reference() as reference:
-                    ref_logprobs_R = self._compute_logprobs(reference, pack, self.temperature)[0]
+                    ref_hidden_RC = run_layers(reference, pack)
+                    ref_logprobs_R = self._compute_logprobs(reference, pack, ref_hidden_RC, self.temperature)[0]
         # In the only step on a batch the policy has not moved yet: the old log-probs are those of this very forward.
         old_logprobs_R = logprobs_R.detach() if old is None else pack.gather(old, masks)
         if watch is not None:
             for index, values in pack.scatter(old_logprobs_R, masks).items():
                 watch(step.rows[index], values, step.scales[index])
+        advantages_R = pack.gather([row.advantages for row in step.rows], masks)
+        scales_R, value_loss = pack.spread(step.scales), None
+        if self.value_head is not None:
+            # What the rows hold are returns; the advantage is what the head did not expect.
+            errors_R = advantages_R - self.value_head(hidden_RC.float()).squeeze(1)
+            value_loss = (scales_R * errors_R.square() / 2)[trained_R].sum()
+            advantages_R = errors_R.detach()
         # The pack has dropped the tokens without a log-prob already, so the loss's T is R here.
         loss, stats = grpo_loss(
             logprobs_R,
@@ -304,9 +328,9 @@ class Trainer:
             rollout_logprobs_R,
             ref_logprobs_R,
             entropy_R,
-            advantages_T=pack.gather([row.advantages for row in step.rows], masks),
+            advantages_T=advantages_R,
             mask_T=trained_R,
-            scales_T=pack.spread(step.scales),
+            scales_T=scales_R,
             config=self.grpo,
             sequence_T=pack.row_R,
         )
@@ -314,18 +338,20 @@ class Trainer:
             observed = -logprobs_R[~trained_R].sum() / max(1, step.observed)
             loss = loss + self.grpo.observation_coef * observed
             stats |= {"observation_loss": observed.detach(), "loss": loss.detach()}
+        if value_loss is not None:
+            loss = loss + self.grpo.vf_coef * value_loss
+            stats |= {"value_loss": value_loss.detach(), "loss": loss.detach()}
         self._backward(loss)
         return stats
 
     def _compute_logprobs(
-        self, model: CausalLM, pack: Pack, temperature: float, with_entropy: bool = False
+        self, model: CausalLM, pack: Pack, hidden_RC: Tensor, temperature: float, with_entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the log-probs (and entropies) of the trained tokens at `temperature`, float32 [R].
 
         Logits are computed for `LOGITS_PER_CHUNK` at a time. Where there are several chunks, the backward pass computes
         each again, so that never more than one chunk's logits exist; a frozen head needs them once (`FrozenHead`).
         """
-        hidden_RC = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
 
         def score(hidden_XC: Tensor, targets_X: Tensor) -> tuple[Tensor, Tensor | None]:
             """Return log-probs and entropies of the tokens X of one chunk."""
@@ -366,11 +392,11 @@ class Trainer:
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        gradients = [parameter.grad for parameter in self._optimized if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self._learned if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(norm):  # the squares of finite gradients may leave the range of float32
             norm = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]).norm()
-        torch.nn.utils.clip_grads_with_norm_(self._optimized, self.config.clip_grad, norm)
+        torch.nn.utils.clip_grads_with_norm_(self._learned, self.config.clip_grad, norm)
         if torch.isfinite(norm):
             self.optimizer.step()
             with torch.no_grad():
@@ -412,6 +438,11 @@ class FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, gradient_X: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (slope_XC,) = ctx.saved_tensors
         return (gradient_X[:, None] * slope_XC).to(slope_XC.dtype), None, None, None
+
+
+def run_layers(model: CausalLM, pack: Pack) -> Tensor:
+    """Return the last hidden states of the tokens that predict the trained ones, [R, C]."""
+    return model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
 
 
 def _teaches(row: Row) -> bool:

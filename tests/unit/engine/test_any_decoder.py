@@ -23,7 +23,7 @@ from core.engine.engine import Engine
 from core.engine.scores import Scores
 from core.hub import CheckpointError
 from core.train.packing import PackedAttention, pack_rows
-from core.train.trainer import Trainer
+from core.train.trainer import Trainer, run_layers
 from core.types import Row, Sampling
 from tests.kit import SIZES
 from tests.unit.conftest import DELTA_NET
@@ -181,7 +181,7 @@ def test_log_probs_and_gradients_are_those_of_transformers(family: str, tmp_path
 
     trainer = Trainer(model, OptimizerSection(lr=0.0, gradient_checkpointing=True), GRPOConfig())
     [pack] = pack_rows(rows, 4096, model.device)
-    trained, _ = trainer._compute_logprobs(model, pack, 1.0)
+    trained, _ = trainer._compute_logprobs(model, pack, run_layers(model, pack), 1.0)
     trained.sum().backward()
     sum(score(theirs, row).sum() for row in rows).backward()
     expected = dict(theirs.named_parameters())
