@@ -122,6 +122,14 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_low": PPO_CLIP,
         "clip_ratio_high": PPO_CLIP,
     },
+    # PPO, arXiv 1707.06347, with lambda 1 and a value head on the policy's own layers
+    "ppo": {
+        "adv_estimator": ("gae", "equation 11, with lambda 1"),
+        "vf_coef": (0.1, "TRL's default; equation 9 calls it c1"),
+        "loss_agg": ("token", "verl's and TRL's: a mean over tokens"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+    },
     # ECHO, arXiv 2605.24517
     "echo": {
         "observation_coef": (0.1, "prime-rl's default of lambda"),

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.advantages import group_advantages, keep_most_different, whiten
+from core.algorithms.advantages import credit_turns, group_advantages, keep_most_different, whiten
+from core.types import Completion, Trajectory, Turn
 
 rewards = st.floats(-100, 100)
 groups = st.lists(rewards | st.none(), max_size=12)
@@ -100,3 +101,14 @@ def test_group_without_a_valid_rollout() -> None:
 def test_reward_that_is_not_finite_is_named(bad: float) -> None:
     with pytest.raises(ValueError, match="reward 1 of the group"):
         group_advantages([0.0, bad], std_normalization=True)
+
+
+def test_gae_gives_each_turn_what_it_and_later_turns_earned():
+    """Rewards .5 and none by turn, 1 at the end, half as much a turn later: .5 + .5 * 1 and 1. No group is compared."""
+    done = Completion((3, 4), (0.0, 0.0), "stop")
+    turns = (Turn("act", (1,), done, True, reward=0.5), Turn("env", (1,), done, False), Turn("act", (1,), done, True))
+    group = [Trajectory("t", turns, reward=1.0), Trajectory("t", turns[2:], reward=0.0)]
+    advantages = group_advantages([t.reward for t in group], std_normalization=True, adv_estimator="gae")
+    assert advantages == [1.0, 0.0]
+    found = credit_turns(group, advantages, "gae", std_normalization=True, turn_coef=1.0, gamma=0.5)
+    assert found == [{0: 1.0, 2: 1.0}, {0: 0.0}]

@@ -512,3 +512,29 @@ def test_a_step_far_from_the_reference_is_clipped_and_not_skipped(qwen2):
     assert [step["nonfinite_steps"] for step in steps] == [0.0, 0.0]
     assert steps[0]["grad_norm"] > 1e20
     assert steps[1]["kl_loss"] < steps[0]["kl_loss"]
+
+
+def test_a_value_head_takes_what_it_expects_from_the_returns(qwen2) -> None:
+    """Rows hold returns. The head begins at 0, so the first step is that of plain returns, and it learns their mean."""
+    rows = [replace(row, advantage=1.0 + row.rollout_id % 2) for row in make_rows()]
+    settings = {"lr": 0.05, "lr_warmup_steps": 0, "weight_decay": 0.0}
+    with_head = Trainer(weights.load(qwen2), optimizer(**settings), GRPOConfig(vf_coef=1.0), loss_agg="token")
+    plain = Trainer(weights.load(qwen2), optimizer(**settings), GRPOConfig(), loss_agg="token")
+    first = with_head.grpo_step(rows)
+    assert first["pg_loss"] == pytest.approx(plain.grpo_step(rows)["pg_loss"])
+    tokens = sum(row.trained_tokens for row in rows)
+    squares = sum(row.trained_tokens * row.advantage**2 for row in rows)
+    assert first["value_loss"] == pytest.approx(squares / tokens / 2, rel=1e-5)
+    losses = [with_head.grpo_step(rows)["value_loss"] for _ in range(30)]
+    assert losses[-1] < 0.2 * first["value_loss"]
+
+
+def test_a_value_head_resumes(qwen2) -> None:
+    whole, saved = (Trainer(weights.load(qwen2), optimizer(), GRPOConfig(vf_coef=0.5)) for _ in range(2))
+    whole.grpo_step(make_rows())
+    saved.load_state(whole.state())
+    weights_of = dict(whole.model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in saved.model.named_parameters():
+            parameter.copy_(weights_of[name])
+    assert saved.grpo_step(make_rows(seed=1)) == whole.grpo_step(make_rows(seed=1))
