@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from core.algorithms.advantages import TURN_ESTIMATORS
 from core.algorithms.coefficients import GRPOConfig
 from core.config.clusters import SlimeSection, VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
@@ -534,11 +535,11 @@ class Recipe(Section):
 
 
 class ConversationRecipe(Recipe):
-    """Describes a run whose rollouts are conversations: they are trained as segments."""
+    """Describes a run whose rollouts are conversations: rows are segments, or turns with advantages of their own."""
 
     @model_validator(mode="after")
     def _rows_are_segments(self) -> Self:
-        if self.algorithm.rows != "segment":
+        if self.algorithm.rows != "segment" and self.algorithm.adv_estimator not in TURN_ESTIMATORS:
             raise ValueError(
                 f"algorithm.rows is {self.algorithm.rows}, and the conversations of {self.method} are trained as "
                 "segments; set algorithm.rows=segment"

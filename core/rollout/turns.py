@@ -74,13 +74,11 @@ class Turns:
 
         A turn that is not trained stays as it is, and where a script stood for the policy there is none.
         """
-        for place in reversed(range(len(self.recorded))):
-            turn = self.recorded[place]
+        for place, turn in reversed([*enumerate(self.recorded)]):
             if turn.role == role:
-                if turn.trained:
-                    reward = turn.reward if reward is None else reward
-                    named = turn.state if state is None else str(derive_seed(*state))
-                    self.recorded[place] = replace(turn, reward=reward, state=named)
+                earned = turn.reward if reward is None else reward
+                named = turn.state if state is None else str(derive_seed(*state))
+                self.recorded[place] = replace(turn, reward=earned, state=named) if turn.trained else turn
                 return
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from core.types import Task
+from core.algorithms.advantages import TURN_ESTIMATORS
+from core.config import RecipeError
+from core.types import AdvEstimator, Task
 from tests.contract.backends.batch import Batch, assert_ours, play_again
 from tests.contract.backends.case import Case
 from tests.contract.backends.table import BACKENDS
@@ -82,3 +84,30 @@ def test_segments_share_their_rollout_which_counts_once(
         uneven += len(sizes) > 1 and len(set(rewards.tolist())) > 1
     assert uneven >= 2
     assert roles == 3, "both sub-agents and summaries are among them"
+
+
+@pytest.mark.parametrize("case", ["search_r1", "agentflow-seed"], indirect=True)
+@pytest.mark.parametrize("estimator", [name for name in get_args(AdvEstimator) if name != "grpo"])
+def test_every_estimator(run: Run, case: Case, estimator: str, tokenizer: Any, request: pytest.FixtureRequest) -> None:
+    """Turns have advantages of their own, or the batch is whitened; verl, which has no place for the first, says so."""
+    tasks = list(case.faulty)
+    values = case.recipe(tasks_per_step=len(tasks))
+    of_turns = estimator in TURN_ESTIMATORS
+    values["algorithm"] |= {"adv_estimator": estimator, "turn_coef": 0.5, "gamma": 0.9, "kl_loss_coef": 0.1}
+    values["algorithm"] |= {"rows": "turn"} if of_turns else {}
+    if of_turns and request.node.callspec.params["run"] == "verl":
+        with pytest.raises(RecipeError, match=f"adv_estimator={estimator} has no place on verl, .* the rewards of tur"):
+            run(values, tasks)
+        return
+    batch = run(values, tasks)
+    groups = assert_ours(batch, case, values, tokenizer)
+    rewards = {turn.reward for group in groups for trajectory in group for turn in trajectory.turns}
+    assert rewards == {None, 0.0, 1.0}
+    by_rollout = defaultdict[int, set[float]](set)
+    for row in batch.rows:
+        by_rollout[row.rollout_id].add(row.advantage)
+    assert (max(map(len, by_rollout.values())) > 1) == of_turns
+    if estimator.startswith("reinforce"):
+        each = torch.tensor([row.advantage for row in batch.rows for _ in range(row.trained_tokens)])
+        assert float(each.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(each.std()) == pytest.approx(1, abs=1e-5)

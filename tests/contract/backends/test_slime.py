@@ -225,13 +225,23 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
 
 
 @pytest.mark.parametrize(
-    ("case", "unit", "steps"),
-    [("memagent", unit, steps) for unit in LOSS_AGGS for steps in (1, 2)]
-    + [(name, None, 1) for name in CASES if name != "memagent"],
+    ("case", "unit", "steps", "loss"),
+    [("memagent", unit, steps, {}) for unit in LOSS_AGGS for steps in (1, 2)]
+    + [(name, None, 1, {}) for name in CASES if name != "memagent"]
+    # With tis, a token of slime's GSPO gets the mean weight of its row, and one of ours its own.
+    + [("search_r1", "rollout", 2, {"loss_mode": "gspo", "clip_ratio_c": None, "tis": None})]
+    + [("search_r1", "token", 2, {"loss_mode": "cispo", "clip_ratio_c": None, "clip_ratio_low": 1.0})]
+    + [("search_r1", "token", 1, {"adv_estimator": "gigpo", "rows": "turn"})],
     indirect=["case"],
 )
 def test_slimes_loss_on_these_rows_is_ours(
-    case: Case, slime: Any, manager: Manager, arguments: Arguments, unit: str | None, steps: int
+    case: Case,
+    slime: Any,
+    manager: Manager,
+    arguments: Arguments,
+    unit: str | None,
+    steps: int,
+    loss: dict[str, Any],
 ) -> None:
     """Loss and gradient to the logits, over two ranks and several micro-batches, for each optimizer step of a batch."""
     recipe = case.recipe()
@@ -244,10 +254,12 @@ def test_slimes_loss_on_these_rows_is_ours(
         "entropy_coef": 0.01,
         "tis": (0.5, 2.0),
         "num_steps_per_rollout": steps,
+        **loss,
     }
     recipe["optimizer"]["lr_decay_steps"] = None  # the end of the run, which has more optimizer steps now
     batch = 16 // steps
-    made = manager(arguments(recipe, list(case.faulty[:4]), global_batch_size=batch))
+    estimator = flags.ESTIMATORS[recipe["algorithm"]["loss_mode"]]
+    made = manager(arguments(recipe, list(case.faulty[:4]), global_batch_size=batch, advantage_estimator=estimator))
     parts = [ref.inner for ref in made.generate(0)]
     for step in range(steps):
         ours, theirs = both_losses(slime, parts, step, recipe, batch)
@@ -324,6 +336,7 @@ def both_losses(slime: Any, parts: list[Any], step: int, recipe: dict[str, Any],
             lengths
         ),
         algorithm,
+        torch.arange(len(rows)).repeat_interleave(lengths),
     )
     loss.backward()
     return (loss.detach(), [x.grad if x.grad is not None else torch.zeros_like(x) for x in logits]), (
@@ -346,7 +359,7 @@ def loss_arguments(algorithm: AlgorithmSection) -> Namespace:
     low, high = algorithm.tis or (None, None)
     return Namespace(
         loss_type="policy_loss",
-        advantage_estimator="grpo",
+        advantage_estimator=flags.ESTIMATORS[algorithm.loss_mode],
         eps_clip=algorithm.clip_ratio_low,
         eps_clip_high=algorithm.clip_ratio_high,
         eps_clip_c=algorithm.clip_ratio_c,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from core.policy.base import PolicyError
-from core.types import Completion
+from core.policy.base import PolicyError, Roles
+from core.types import Completion, Sampling, Task, Trajectory
 from tests.contract.backends import scored_memagent
+from tests.contract.backends.batch import Recorder, Tape
+from tests.contract.backends.table import make_policy
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 CASE = scored_memagent.CASE
@@ -82,6 +85,27 @@ def test_every_rollout_ends_with_rows_and_every_failure_is_counted(
         failed = rollouts[key.rpartition("_")[0]]["status"] == "failed"
         assert row["response_mask"].any() != failed
         assert not failed or not row["loss_scales"].any()
+
+
+def test_an_advantage_of_the_methods_own_fails_by_name(
+    verl: Any, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(Recorder):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            done = await super().rollout(task, roles, sampling)
+            return replace(done, turns=tuple(replace(turn, advantage=0.5) for turn in done.turns))
+
+    def make(recipe: Any, tokenizer: Any) -> Own:
+        return Own(CASE.spec.make(recipe, tokenizer), Tape(), lambda roles: verl.PLACE.get())
+
+    config = verl.compose(tmp_path, model, CASE.recipe(tasks_per_step=1, group_size=2), tasks=CASE.tasks(1))
+    verl.use_method(monkeypatch, replace(CASE.spec, make=make))
+    queue = verl.Queue()
+    queue.patch(monkeypatch)
+    verl.run_v1(config, verl.Client(make_policy(CASE, model, tokenizer)), tokenizer)
+    notes = [verl.notes_of(row) for row in queue.rows.values()]
+    assert [(note["status"], note["failure"]) for note in notes] == [("failed", "own_advantage")] * 2
+    assert not any(row["response_mask"].any() for row in queue.rows.values())
 
 
 def test_training_ends_when_every_rollout_of_several_batches_failed(

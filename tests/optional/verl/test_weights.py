@@ -65,10 +65,21 @@ def nest_values(values: list[dict[str, torch.Tensor]], name: str) -> torch.Tenso
     return torch.nested.as_nested_tensor([one[name] for one in values], layout=torch.jagged)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("loss_agg", LOSS_AGGS)
+@pytest.mark.parametrize(
+    ("loss_agg", "steps", "algorithm_of"),
+    [
+        *((loss_agg, steps, {}) for loss_agg in LOSS_AGGS for steps in (1, 3)),
+        ("rollout", 1, {"loss_mode": "gspo"}),
+        ("token", 3, {"loss_mode": "cispo", "clip_ratio_low": 1.0}),
+        ("token", 1, {"loss_mode": "dppo_tv", "clip_ratio_c": 10.0, "tis": None}),
+        ("token", 3, {"loss_mode": "dppo_kl", "tis": None}),
+        ("token", 1, {"adv_estimator": "rloo"}),
+        ("token", 3, {"adv_estimator": "reinforce_plus_plus"}),
+        ("rollout", 1, {"adv_estimator": "reinforce_plus_plus_baseline"}),
+    ],
+)
 def test_the_loss_and_its_gradient_are_ours(
-    verl: Any, compose: Any, tokenizer: Any, loss_agg: str, steps: int, monkeypatch: pytest.MonkeyPatch
+    verl: Any, compose: Any, tokenizer: Any, loss_agg: str, steps: int, algorithm_of: dict[str, Any]
 ) -> None:
     """200 groups in all: the steps, and in each step the loss over micro-batches of both ranks."""
     from verl.utils.tensordict_utils import assign_non_tensor
@@ -79,6 +90,7 @@ def test_the_loss_and_its_gradient_are_ours(
     torch.manual_seed(0)
     groups = make_groups(20, seed=steps)
     settings = {"kl_loss_coef": 0.1, "entropy_coef": 0.01, "tis": [0.5, 2.0], "split_advantage": steps == 3}
+    settings |= algorithm_of
     trainer, queue = compose(
         groups, tokenizer=tokenizer, loss_agg=loss_agg, num_steps_per_rollout=steps, max_response_length=7, **settings
     )
@@ -133,10 +145,11 @@ def test_the_loss_and_its_gradient_are_ours(
             values["mask"].append(torch.tensor(row.loss_mask))
             values["advantages"].append(torch.full((size,), row.advantage))
             values["scales"].append(torch.full((size,), scale))
+            values["sequence"].append(torch.full((size,), len(values["sequence"])))
         flat = {name: torch.cat(tensors) for name, tensors in values.items()}
         loss, expected = grpo_loss(
             flat["log_probs"], flat["old"], flat["rollout"], flat["ref"], flat["entropy"], flat["advantages"],
-            flat["mask"], flat["scales"], algorithm,
+            flat["mask"], flat["scales"], algorithm, flat["sequence"],
         )  # fmt: skip
         gradient = torch.autograd.grad(loss, [logits[key]["log_probs"] for key in keys], allow_unused=True)
         assert total.item() == pytest.approx(loss.item(), abs=1e-6)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from agentic.memagent.rollout import SPEC
+from core.algorithms.advantages import BATCH_ESTIMATORS, TURN_ESTIMATORS
 from core.backends.slime import flags, job
 from core.config import RecipeError
 from core.rollout.method import method_spec
@@ -35,6 +36,8 @@ def value(words: list[str], flag: str) -> str:
     [
         ("algorithm.std_normalization=false", "GRPO", "--disable-grpo-std-normalization"),
         ("algorithm.clip_ratio_c=3", "GRPO", "--eps-clip-c 3.0"),
+        ("algorithm.loss_mode=gspo", "GRPO", "--advantage-estimator gspo"),
+        ("algorithm.loss_mode=cispo", "GRPO", "--advantage-estimator cispo"),
         ("algorithm.tis=[0.5,2]", "GRPO", "--use-tis --tis-clip-low 0.5 --tis-clip 2.0"),
         (
             "optimizer.cpu_offload=true",
@@ -112,6 +115,29 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
         (["slime.colocate=false"], "set slime.rollout_gpus"),
         (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
         (["slime.rows=fan_out", "algorithm.update_group_size=4"], "update_group_size chooses among the rollouts"),
+        *(
+            (
+                [f"algorithm.loss_mode={name}"],
+                f"algorithm.loss_mode={name} is no loss of slime; use vanilla, gspo, cispo",
+            )
+            for name in ("dppo_tv", "dppo_kl")
+        ),
+        *(
+            (
+                [f"algorithm.adv_estimator={name}", "algorithm.rows=segment"],
+                f"algorithm.adv_estimator={name} gives the turns of a row different advantages",
+            )
+            for name in TURN_ESTIMATORS
+        ),
+        *(
+            (
+                [f"algorithm.adv_estimator={name}", "slime.rows=fan_out"],
+                f"algorithm.adv_estimator={name} needs the whole batch or its turns, which fanned-out",
+            )
+            for name in (*TURN_ESTIMATORS, *BATCH_ESTIMATORS)
+        ),
+        (["algorithm.kl_coef=0.1"], "algorithm.kl_coef is for the embedded backend alone"),
+        (["algorithm.observation_coef=0.1"], "algorithm.observation_coef is for the embedded backend alone"),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
         (["slime.rollout_gpus=4", JUDGE], "leave none to the policy"),
         (["slime.roles={verifier: judge}"], "roles.verifier is 'judge', which is not in sglang.models (known: none)"),
@@ -162,3 +188,15 @@ def test_fan_out_is_refused_for_a_reward_that_compares_a_group() -> None:
     recipe = method_spec("toolorchestra").load("seed", ["slime.rows=fan_out"])
     with pytest.raises(RecipeError, match=r"lack a reward that compares a group; use slime\.rows=container"):
         flags.cluster(recipe)
+
+
+@pytest.mark.parametrize("name", TURN_ESTIMATORS)
+def test_a_conversation_is_a_row_for_each_turn_where_turns_have_advantages_of_their_own(name: str) -> None:
+    """slime needs them, and Search-R1 takes them for these estimators alone."""
+    search_r1 = method_spec("search_r1")
+    recipe = search_r1.load("paper", [f"algorithm.adv_estimator={name}", "algorithm.rows=turn"])
+    assert value(flags.groups(recipe, PATHS)["GRPO"], "--advantage-estimator") == "grpo"
+    with pytest.raises(RecipeError, match=r"set algorithm\.rows=turn"):
+        flags.groups(search_r1.load("paper", [f"algorithm.adv_estimator={name}"]), PATHS)
+    with pytest.raises(RecipeError, match=r"set algorithm\.rows=segment"):
+        search_r1.load("paper", ["algorithm.rows=turn"])

@@ -44,13 +44,19 @@ FAN = {"custom_convert_samples_to_train_data_path": None, "custom_reward_post_pr
 """What slime is told for rollouts that are fanned out."""
 
 
+def use(**algorithm: Any) -> dict[str, Any]:
+    """The recipe with another algorithm."""
+    return {"agentic_recipe": {**RECIPE, "algorithm": {**RECIPE["algorithm"], **algorithm}}}
+
+
 @dataclass
 class OneTurn(Method):
     """Asks once and is paid what the label says."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         completion = await roles["policy"].generate((1, 2), sampling)
-        return trajectory(float(task.answers[0]), Turn("only", (1, 2), completion, True))
+        own = task.metadata.get("own_advantage")
+        return trajectory(float(task.answers[0]), Turn("only", (1, 2), completion, True, advantage=own))
 
 
 class Echo:
@@ -114,6 +120,17 @@ def sample(label: str = "1", **fields: Any) -> Sample:
         ({"custom_convert_samples_to_train_data_path": None}, "--custom-convert-samples-to-train-data-path or"),
         (FAN | {"agentic_recipe": {**RECIPE, "algorithm": {"name": "grpo", "loss_agg": "turn"}}}, "loss_agg is turn"),
         (FAN | {"partial_rollout": True}, "--partial-rollout is True, must be False"),
+        (
+            {"advantage_estimator": "gspo"},
+            "--advantage-estimator is gspo, must be grpo: the recipe's algorithm.loss_mode",
+        ),
+        (use(loss_mode="cispo"), "--advantage-estimator is grpo, must be cispo: the recipe's algorithm.loss_mode"),
+        (use(loss_mode="dppo_tv"), "loss_mode=dppo_tv is no loss of slime"),
+        (
+            use(adv_estimator="gigpo", rows="segment"),
+            "adv_estimator=gigpo gives the turns of a row different advantages",
+        ),
+        (FAN | use(adv_estimator="turn_grpo"), "adv_estimator=turn_grpo needs the whole batch or its turns"),
     ],
 )
 def test_settings_that_contradict_each_other_are_named(hooks: SlimeBridge, change: dict[str, Any], says: str) -> None:
@@ -130,6 +147,16 @@ async def test_generate_writes_the_rollout_into_the_sample(connect: Any) -> None
     assert policy.calls[0][1] == "s1"
     assert await hooks.reward_func(arguments(RECIPE), done) == 1.0
     assert await hooks.reward_func(arguments(RECIPE), [done, sample()]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("own", [0.0, 0.5, (0.5, 1.0)])
+async def test_an_advantage_of_the_methods_own_fails_by_name_on_every_cluster(connect: Any, own: Any) -> None:
+    """core/backends/rollouts.py is what slime's hooks and verl's agent loop run."""
+    args = arguments(RECIPE)
+    done = await connect(Echo()).generate(args, sample("1", metadata={"own_advantage": own}), SAMPLING)
+    notes = done.metadata["agentic"]
+    assert (done.status, notes["failure"]) == (Sample.Status.FAILED, "own_advantage")
+    assert "only the embedded backend keeps" in notes["error"]
 
 
 async def test_sampling_is_slimes_and_is_left_alone(connect: Any) -> None:

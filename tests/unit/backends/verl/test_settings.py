@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from core.algorithms.advantages import TURN_ESTIMATORS
 from core.backends.verl import settings
 from core.backends.verl.settings import RECIPE, read_recipe
 from core.config import RecipeError
@@ -80,6 +81,22 @@ def test_the_older_trainer_takes_no_recipe_that_weighs_rollouts(tmp_path: Path) 
     config = make_config(recipe, trainer__use_v1=False, algorithm__adv_estimator="tokentrue_grpo")
     with pytest.raises(RecipeError, match=r"loss_agg is rollout, on the older trainer token: set trainer\.use_v1=True"):
         read_recipe(config | write_recipe(tmp_path, "algorithm.loss_agg=rollout"))
+
+
+@pytest.mark.parametrize("name", TURN_ESTIMATORS)
+def test_advantages_by_turn_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    recipe = method_spec("memagent").load("tiny")
+    with pytest.raises(RecipeError, match=f"algorithm.adv_estimator={name} has no place on verl, .*embedded backend"):
+        read_recipe(make_config(recipe) | write_recipe(tmp_path, f"algorithm.adv_estimator={name}"))
+
+
+@pytest.mark.parametrize(("key", "value"), [("adv_estimator", "rloo"), ("loss_mode", "cispo")])
+def test_the_older_trainer_has_verls_own_loss_and_grpo(tmp_path: Path, key: str, value: str) -> None:
+    config = make_config(method_spec("memagent").load("tiny"), trainer__use_v1=False)
+    config["algorithm"]["adv_estimator"] = "tokentrue_grpo"
+    plain = ("algorithm.loss_agg=token", "algorithm.split_advantage=false", "algorithm.clip_ratio_c=null")
+    with pytest.raises(RecipeError, match=f"algorithm.{key} is {value}, on the older trainer"):
+        read_recipe(config | write_recipe(tmp_path, *plain, f"algorithm.{key}={value}"))
 
 
 def test_a_broken_recipe_names_its_file(tmp_path: Path) -> None:
