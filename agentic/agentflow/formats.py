@@ -96,9 +96,7 @@ class OfficialFormat:
 
     def parse_verdict(self, text: str) -> Verdict | ParseError:
         conclusions = _CONCLUSION.findall(text)
-        if not conclusions:
-            return _NO_CONCLUSION
-        return Verdict(conclusions[-1].upper() == "STOP")
+        return Verdict(conclusions[-1].upper() == "STOP") if conclusions else _NO_CONCLUSION
 
 
 class FencedFormat(OfficialFormat):

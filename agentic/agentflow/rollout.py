@@ -40,7 +40,7 @@ from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer, load_tokenizer
-from core.tools.base import Tool, ToolContext
+from core.tools.base import ToolContext
 from core.tools.registry import Toolbox
 from core.types import CALLS, FAILED_CALLS, POLICY, Sampling, Task, Trajectory
 
@@ -110,11 +110,7 @@ class AgentFlow(Method):
         """Return the slots that tell the roles about all tools."""
         if self.config.format == "released":
             return released.describe_tools(self.toolbox.names)
-        metadata = "\n".join(tool.describe() for tool in self.toolbox)
-        return {"tools": ", ".join(self.toolbox.names), "metadata": metadata}
-
-    def describe_tool(self, tool: Tool) -> str:
-        return released.describe_tool(tool.name) if self.config.format == "released" else tool.describe()
+        return {"tools": ", ".join(self.toolbox.names), "metadata": "\n".join(tool.describe() for tool in self.toolbox)}
 
     async def take_step(self, client: RoleClient, known: Slots, memory: Memory) -> Step:
         """Ask the planner for a tool and the executor for its command; run it and return the step with its result."""
@@ -128,7 +124,7 @@ class AgentFlow(Method):
             return Step("tool_not_found", self.shorten(choice.tool), sub_goal, result=result)
         details = {
             "tool": tool.name,
-            "tool_metadata": self.describe_tool(tool),
+            "tool_metadata": released.describe_tool(tool.name) if self.config.format == "released" else tool.describe(),
             "sub_goal": sub_goal,
             "context": choice.context,
         }
