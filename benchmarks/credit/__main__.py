@@ -34,13 +34,16 @@ REJECTION_RATE = 5e-4
 
 
 class TinyWorld(BaseModel):
-    """Names a tiny world: steps of a run, the file of test tasks, and the rules that it has no room for."""
+    """Names a tiny world: its preset, steps of a run, the file of test tasks, and rules that it has no room for."""
 
     model_config = ConfigDict(extra="forbid")
+    method: str
+    preset: str = "tiny"
     steps: PositiveInt
     test: str
     left_out: dict[str, str] = {}
     baselines: list[str] = []
+    rules: dict[str, dict[str, Any]] | None = None
 
 
 class Plan(BaseModel):
@@ -53,12 +56,15 @@ class Plan(BaseModel):
     rules: dict[str, dict[str, Any]]
     worlds: dict[str, TinyWorld]
 
+    def list_rules(self, world: str) -> dict[str, dict[str, Any]]:
+        return self.worlds[world].rules or self.rules
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan.model_validate(yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")))
     parser = argparse.ArgumentParser(prog="python -m benchmarks.credit", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--worlds", nargs="+", choices=plan.worlds, default=list(plan.worlds))
-    parser.add_argument("--rules", nargs="+", choices=plan.rules, default=list(plan.rules))
+    parser.add_argument("--rules", nargs="+", default=[], metavar="NAME", help="default: all of a world")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/credit"), help="folder of the runs (default: %(default)s)"
     )
@@ -75,33 +81,38 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
     """Train the cells of a world that are not trained yet, and what they are compared with."""
     world = plan.worlds[name]
     start = out / "start"
-    run(name, start, {"run.steps": 1, "run.seeds": [plan.tuning_seed]})  # it needs the warm start alone
+    run(world, start, {"run.steps": 1, "run.seeds": [plan.tuning_seed]})  # it needs the warm start alone
     given = {"model.path": str(start / "warm_start"), "warm_start": None, "run.steps": world.steps}
     given |= {"run.eval_every": world.steps // THIRDS, "run.save_every": world.steps}
-    for rule in (rule for rule in rules if rule not in world.left_out):
-        cell = {**given, **{f"algorithm.{key}": value for key, value in plan.rules[rule].items()}}
+    for rule, changes in plan.list_rules(name).items():
+        if rule in world.left_out or (rules and rule not in rules):
+            continue
+        placed = {k: v.format(start=start / "warm_start") if isinstance(v, str) else v for k, v in changes.items()}
+        cell = {**given, **placed}
         for rate in plan.rates:
-            run(name, out / f"{rule}-{rate:g}", {**cell, "optimizer.lr": rate, "run.seeds": [plan.tuning_seed]})
+            run(world, out / f"{rule}-{rate:g}", {**cell, "optimizer.lr": rate, "run.seeds": [plan.tuning_seed]})
         test = {"data.eval": world.test, "run.eval_tasks": TEST_TASKS, "run.seeds": plan.seeds}
-        run(name, out / rule, {**cell, **test, "optimizer.lr": choose_rate(plan, out, rule)})
+        run(world, out / rule, {**cell, **test, "optimizer.lr": choose_rate(plan, out, rule)})
     settings = {**given, "run.seeds": plan.seeds, "rejection.lr": REJECTION_RATE}
     for baseline in world.baselines:
-        run(name, out / "baselines", settings, baseline)
-    evaluate = f"tokentrue evaluate heldout {name} --run {{out}} --data test={world.test} --tasks {TEST_TASKS}"
+        run(world, out / "baselines", settings, baseline)
+    evaluate = f"tokentrue evaluate heldout {world.method} --run {{out}} --data test={world.test} --tasks {TEST_TASKS}"
     evaluate += f" --variants untrained {' '.join(world.baselines)}"
-    run(name, out / "baselines", settings, world.baselines[0], evaluate)
+    if world.baselines:
+        run(world, out / "baselines", settings, world.baselines[0], evaluate)
 
 
 def run(
-    method: str, out: Path, settings: Mapping[str, Any], baseline: str | None = None, evaluate: str | None = None
+    world: TinyWorld, out: Path, settings: Mapping[str, Any], baseline: str | None = None, evaluate: str | None = None
 ) -> None:
-    """Train a run of a method's tiny preset into a folder, unless it is done. `settings` are keys of the recipe."""
+    """Train a run of a world's preset into a folder, unless it is done. `settings` are keys of the recipe."""
     done = out / f".{baseline or 'run'}{'-evaluated' if evaluate else ''}-done"
     if done.exists():
         return
     evaluations = {"test": evaluate} if evaluate else {}
     changes = {**settings, "experiment.evaluate": evaluations, "experiment.report": []}
-    words = [str(Path(sys.executable).with_name("tokentrue")), "run", method, "--preset", "tiny", "--out", str(out)]
+    words = [str(Path(sys.executable).with_name("tokentrue")), "run", world.method, "--preset", world.preset]
+    words += ["--out", str(out)]
     words += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     subprocess.run([*words, *(["--baseline", baseline] if baseline else [])], check=True)
     done.touch()
@@ -122,15 +133,16 @@ def write_table(plan: Plan, out: Path) -> str:
     head = ["rule", "rate", "untrained", *(f"after {third} of {THIRDS}" for third in range(1, THIRDS + 1)), "s a step"]
     parts = []
     for name, world in plan.worlds.items():
-        lines = list(_list_rows(plan, world, out / name))
+        lines = list(_list_rows(plan, name, out / name))
         if lines:
             about = f"{name}: {world.steps} steps, {len(plan.seeds)} seeds, {TEST_TASKS} test tasks, %"
             parts.append(f"{about}\n\n{markdown(head, *lines)}")
     return "\n\n".join(parts) + "\n"
 
 
-def _list_rows(plan: Plan, world: TinyWorld, out: Path) -> Iterator[list[str]]:
-    for rule in plan.rules:
+def _list_rows(plan: Plan, name: str, out: Path) -> Iterator[list[str]]:
+    world = plan.worlds[name]
+    for rule in plan.list_rules(name):
         if rule in world.left_out:
             yield [rule, world.left_out[rule], *[""] * (THIRDS + 2)]
         elif (out / rule / ".run-done").exists():
