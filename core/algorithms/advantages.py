@@ -5,7 +5,7 @@ its reward, and mean and std (of a sample) are those of its group:
 
 - grpo: A = (r - mean) / std (arXiv 2402.03300); without std_normalization r - mean (Dr. GRPO, arXiv 2503.20783). The
   numbers are those of slime's `RolloutManager._post_process_rewards`.
-- rloo: A = r - mean of the others (arXiv 2402.14740, equation 8).
+- rloo: A = r - mean of the others (arXiv 2402.14740, section 2.3).
 - reinforce_plus_plus: A = r, then `whiten` over the tokens of the batch; with _baseline, A = r - mean before that
   (arXiv 2501.03262).
 - turn_grpo: as grpo; a trained turn gets `turn_coef` times the normalised reward of the turn on top, among the turns of

@@ -9,8 +9,8 @@ of a token, by `loss_mode`:
 - cispo: -sg(clip(r)) A log p, so a token beyond the bounds keeps its gradient (arXiv 2506.13585, equations 4 and 5).
 - dppo_tv, dppo_kl: -sg(min(r, clip_ratio_c)) A log p, and 0 for a token that A moves away from the policy that sampled
   it, of which it is further than the bound: by the difference of the token's probability, or by the KL divergence
-  between "this token" and "another one" (arXiv 2602.04879, the binary forms of section 4). Here r is the ratio to the
-  inference engine's probability, as in the authors' code.
+  between "this token" and "another one" (arXiv 2602.04879, equations 12 to 14). Here r is the ratio to the inference
+  engine's probability (section 5.2).
 
 Clipping: PPO (arXiv 1707.06347) with separate bounds (DAPO, arXiv 2503.14476) and dual clip (arXiv 1912.09729), as in
 slime's `ppo_utils.compute_policy_loss`. Importance sampling corrects for an inference engine whose log-probs differ

@@ -50,7 +50,8 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_high": (0.28, "section 4.1, Clip-Higher: epsilon_high 0.28"),
         "kl_loss_coef": (0.0, "section 2.3, Removing KL Divergence"),
     },
-    # Group Sequence Policy Optimization, arXiv 2507.18071
+    # Group Sequence Policy Optimization, arXiv 2507.18071, whose section 5.1 takes four steps on each batch: one step
+    # alone clips nothing (num_steps_per_rollout)
     "gspo": {
         "loss_mode": ("gspo", "equation 7: s_i, the geometric mean of the ratios of a response"),
         "std_normalization": (True, "equation 6: A = (r - mean(r)) / std(r)"),
@@ -59,68 +60,78 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_high": (4e-4, "section 5.1: right clipping range 4e-4"),
         "kl_loss_coef": (0.0, "equation 5 has no KL term"),
     },
-    # MiniMax-M1, arXiv 2506.13585
+    # MiniMax-M1, arXiv 2506.13585, which also has DAPO's length penalty and does not give its lengths
     "cispo": {
         "loss_mode": ("cispo", "equation 4: sg(r) A log pi, with r clipped as in equation 5"),
         "std_normalization": (True, "section 3.1: A is the group-relative advantage of GRPO"),
+        "dynamic_sampling": (True, "section 3.1: the dynamic sampling of DAPO"),
         "loss_agg": ("token", "equation 4: 1 / sum_i |o_i|"),
         "clip_ratio_low": (1.0, "section 3.1: no lower bound"),
-        "clip_ratio_high": (4.0, "the paper gives no number; slime's warning names 4.0"),
-        "kl_loss_coef": (0.0, "section 3.1: no KL term"),
+        "clip_ratio_high": (4.0, "not in the paper; ScaleRL (arXiv 2510.13786) has r at most 5, slime names 4.0"),
+        "kl_loss_coef": (0.0, "section 3.1: no KL penalty term"),
     },
-    # Divergence PPO, arXiv 2602.04879, with its binary total variation
+    # Divergence PPO, arXiv 2602.04879, with its binary total variation; for dppo_kl both bounds are 0.05
     "dppo": {
-        "loss_mode": ("dppo_tv", "the binary form of the total variation, the authors' default"),
-        "std_normalization": (True, "its experiments keep GRPO's advantages"),
-        "loss_agg": ("token", "released code (verl): token-mean"),
-        "clip_ratio_low": (0.2, "prime-rl's masks: 0.2"),
-        "clip_ratio_high": (0.2, "prime-rl's masks: 0.2"),
-        "clip_ratio_c": (10.0, "released code: the ratio is cut at 10"),
-        "kl_loss_coef": (0.0, "no KL term"),
+        "loss_mode": ("dppo_tv", "equations 12 and 13; appendix E: Binary-TV"),
+        "std_normalization": (False, "section 4.1: A = R - mean(R); appendix C.1: without standard deviation"),
+        "loss_agg": ("constant", "equation 12: sum_t; its script in verl (dppo_trainer): seq-mean-token-sum-norm"),
+        "max_response_length": (16384, "appendix E, table 1. Set that of your rollouts"),
+        "clip_ratio_low": (0.2, "appendix E: delta 0.2; 0.15 with LoRA, and in appendix C.1"),
+        "clip_ratio_high": (0.2, "appendix E: delta 0.2; 0.15 with LoRA, and in appendix C.1"),
+        "clip_ratio_c": (5.0, "appendix E: C = 5 in equation 23; appendix C.1 has no such bound"),
+        "kl_loss_coef": (0.0, "equation 12 has no KL term"),
     },
     # Back to Basics, arXiv 2402.14740
     "rloo": {
-        "adv_estimator": ("rloo", "equation 8: r_i less the mean of the others"),
-        "loss_agg": ("rollout", "equation 8: 1/k sum_i"),
-        "kl_coef": (0.03, "section 4: beta 0.03, in the reward"),
+        "adv_estimator": ("rloo", "section 2.3: r_i less the mean of the others"),
+        "loss_agg": ("rollout", "ours; section 2.3 sums over a response's tokens, as constant does"),
+        "kl_coef": (0.03, "equation 3: the KL is in the reward; appendix C: beta 0.03, for TL;DR"),
         "kl_loss_coef": (0.0, "the KL is in the reward"),
-        "clip_ratio_low": PPO_CLIP,
-        "clip_ratio_high": PPO_CLIP,
+        "clip_ratio_low": (0.2, "released code (OpenRLHF): PPO's clip; the paper has none"),
+        "clip_ratio_high": (0.2, "released code (OpenRLHF): PPO's clip; the paper has none"),
     },
     # REINFORCE++, arXiv 2501.03262, whose KL by token stands in the reward of the whole rollout here
     "reinforce_plus_plus": {
-        "adv_estimator": ("reinforce_plus_plus", "section 3: the reward, normalised over the batch"),
+        "adv_estimator": ("reinforce_plus_plus", "released code (OpenRLHF): the reward, normalised over the batch"),
         "loss_agg": ("token", "released code (OpenRLHF): a mean over tokens"),
         "clip_ratio_low": PPO_CLIP,
         "clip_ratio_high": PPO_CLIP,
-        "kl_loss_coef": (0.0, "the KL is in the reward (kl_coef)"),
+        "kl_coef": (0.01, "released code (OpenRLHF): algo.kl.init_coef 0.01, k1"),
+        "kl_loss_coef": (0.0, "the KL is in the reward"),
     },
     "reinforce_plus_plus_baseline": {
-        "adv_estimator": ("reinforce_plus_plus_baseline", "section 3: r - mean(r), normalised over the batch"),
+        "adv_estimator": ("reinforce_plus_plus_baseline", "released code (OpenRLHF): r - mean(r), then as above"),
         "loss_agg": ("token", "released code (OpenRLHF): a mean over tokens"),
         "clip_ratio_low": PPO_CLIP,
         "clip_ratio_high": PPO_CLIP,
-        "kl_loss_type": ("k2", "section 3: k2 as a loss"),
+        "kl_loss_coef": (1e-5, "released script (OpenRLHF, train_reinforce_baseline_hybrid_engine.sh): 1e-5"),
+        "kl_loss_type": ("k2", "the same script: k2 as a loss"),
     },
     # GiGPO, arXiv 2505.10978, and its released code (verl-agent)
     "gigpo": {
         "adv_estimator": ("gigpo", "equations 3, 7 and 8: A = A_episode + omega A_step"),
-        "std_normalization": (False, "released code: mean_norm; the paper has both"),
-        "turn_coef": (1.0, "section 5.1: omega 1"),
-        "gamma": (0.95, "released code: gamma 0.95"),
-        "loss_agg": ("token", "released code: token-mean"),
-        "clip_ratio_low": PPO_CLIP,
-        "clip_ratio_high": PPO_CLIP,
-        "kl_loss_coef": (0.01, "section 5.1: KL coefficient 0.01"),
+        "std_normalization": (False, "released code: its default is mean_norm; equations 3 and 7 allow both"),
+        "turn_coef": (1.0, "appendix E.1: omega 1"),
+        "gamma": (0.95, "appendix E.1: gamma 0.95"),
+        "loss_agg": ("token", "released code: loss_agg_mode token-mean"),
+        "clip_ratio_low": (0.2, "released code: clip_ratio_low 0.2"),
+        "clip_ratio_high": (0.2, "released code: clip_ratio_high 0.2"),
+        "clip_ratio_c": (3.0, "released code: clip_ratio_c 3.0"),
+        "kl_loss_coef": (0.01, "appendix E.1: 0.01; 0.001 for questions with search"),
+        "kl_loss_type": ("low_var_kl", "released scripts: kl_loss_type low_var_kl"),
     },
-    # MT-GRPO, arXiv 2505.11821, and its released code
+    # MT-GRPO, arXiv 2505.11821 (version 1), and its released code
     "turn_grpo": {
-        "adv_estimator": ("turn_grpo", "A = A_outcome + lambda A_turn for the turn that the reward is of"),
+        "adv_estimator": (
+            "turn_grpo",
+            "released code: A_outcome + coefficient A_turn for the turn that calls the tool",
+        ),
         "std_normalization": (True, "released code: (r - mean) / (std + 1e-4)"),
         "turn_coef": (1.0, "released code: turn_advantage_coef 1.0"),
         "loss_agg": ("token", "released code: a mean over tokens"),
         "clip_ratio_low": PPO_CLIP,
         "clip_ratio_high": PPO_CLIP,
+        "kl_loss_coef": (0.0, "released script (run_mt_grpo.sh): beta 0"),
     },
     # PPO, arXiv 1707.06347, with lambda 1 and a value head on the policy's own layers
     "ppo": {
@@ -132,7 +143,7 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     },
     # ECHO, arXiv 2605.24517
     "echo": {
-        "observation_coef": (0.1, "prime-rl's default of lambda"),
+        "observation_coef": (0.05, "released config (echo-rl, Qwen3-8B): world_model_coeff 0.05; prime-rl has 0.1"),
         "std_normalization": (True, "GRPO's advantages"),
         "rows": ("segment", "the loss is on what stands between the turns of a row"),
         "loss_agg": ("token", "prime-rl: each term is a mean over its own tokens"),
@@ -185,7 +196,7 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 }
 
 
-GROUP_MEANS = {"dapo": "DAPO's equation 8", "memagent": "MemAgent's equation 5"}
+GROUP_MEANS = {"dapo": "DAPO's equation 8", "cispo": "its equation 4", "memagent": "MemAgent's equation 5"}
 """Names the equations that average over the tokens of a group."""
 
 

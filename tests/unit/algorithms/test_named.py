@@ -92,7 +92,7 @@ def test_flow_grpo_and_memagent_by_hand() -> None:
 def test_a_name_alone_has_no_departure_and_each_changed_value_is_one(name: str) -> None:
     always = list_departures(AlgorithmSection(name=name))
     assert [line.partition(";")[0] for line in always] == (
-        ["one mean over the tokens of a step, as in verl and slime"] if name in ("dapo", "memagent") else []
+        ["one mean over the tokens of a step, as in verl and slime"] if name in ("dapo", "cispo", "memagent") else []
     )
     for key, (value, source) in ALGORITHMS[name].items():
         if isinstance(value, bool):
