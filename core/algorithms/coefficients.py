@@ -36,6 +36,8 @@ class GRPOConfig(Section):
     0, a copy of the start model is kept."""
     observation_coef: Annotated[NonNegativeFloat, EMBEDDED_ONLY] = 0.0
     """Weighs the mean cross-entropy of the tokens between the turns of a row, which no policy sampled (ECHO)."""
+    router_aux_loss_coef: Annotated[NonNegativeFloat, EMBEDDED_ONLY] = 0.0
+    """Weighs the loss that gives all experts of a mixture as many tokens."""
     vf_coef: Annotated[NonNegativeFloat, EMBEDDED_ONLY] = 0.0
     """Weighs the squared error of the value head, a linear map of the last hidden state, for adv_estimator gae."""
     entropy_coef: NonNegativeFloat = 0.0

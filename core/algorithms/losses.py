@@ -24,6 +24,8 @@ Where exp(-x), or a ratio, leaves the range of float32, slime's is infinite; our
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -72,6 +74,18 @@ def policy_loss(
             ratio_T = bounded_exp(now_T - then_T).clamp(0, config.clip_ratio_c)
             loss_T = -ratio_T * advantages_T * logprobs_T
             return torch.where(beyond_T, 0.0, loss_T), beyond_T.to(logprobs_T.dtype)
+
+
+def balance_loss(router_logits: Sequence[Tensor], top_k: int) -> Tensor:
+    """Return E * sum over experts e of f_e * P_e: 1 times `top_k` where all experts have as many tokens.
+
+    f_e is the share of tokens that choose e, P_e its mean probability, over all layers (Switch Transformers, arXiv
+    2101.03961, equations 4 to 6; the numbers of transformers' `load_balancing_loss_func`). Each of `router_logits` is
+    [T, E].
+    """
+    probs_NE = torch.cat(list(router_logits)).float().softmax(dim=-1)
+    chosen_E = torch.bincount(probs_NE.topk(top_k, dim=-1).indices.flatten(), minlength=probs_NE.shape[1])
+    return probs_NE.shape[1] * (chosen_E / len(probs_NE) * probs_NE.mean(dim=0)).sum()
 
 
 def _average_sequences(values_T: Tensor, sequence_T: Tensor) -> Tensor:

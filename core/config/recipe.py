@@ -185,6 +185,8 @@ class OptimizerSection(Section):
     """Limits the tokens of one forward and backward pass."""
     bf16_autocast: bool = True
     """Computes in bfloat16 where the weights are float32, on CUDA only."""
+    frozen: Annotated[tuple[str, ...], EMBEDDED_ONLY] = ()
+    """Lists parts of names of weights that no step changes, such as `mlp.gate.`, the router of a mixture."""
     gradient_checkpointing: bool = False
     """Keeps only each layer's input for the backward pass: much less memory, a third more time."""
     cpu_offload: bool = False

@@ -100,6 +100,7 @@ class AnyDecoder(CausalLM):
     def __init__(self, config: ModelConfig, network: Any):
         nn.Module.__init__(self)
         self.config, self.prepacked, self._checkpoints = config, False, False
+        self.experts_per_token = getattr(network.config, "num_experts_per_tok", None) or 0
         for module in network.modules():
             if type(module) is nn.Linear:
                 module.__class__ = BatchedLinear
@@ -166,8 +167,10 @@ class AnyDecoder(CausalLM):
             use_cache=False,
             attend=attend,
             recur=getattr(attend, "recur", None),
+            **({"output_router_logits": True} if self.keeps_router_logits else {}),
             longest=self.config.max_positions if isinstance(attend, _Recorder) else int(positions_T.max()) + 1,
         )
+        self.router_logits = tuple(getattr(out, "router_logits", None) or ())
         return select(out.last_hidden_state[0], keep_R)
 
     def logits(self, hidden_TC: Tensor) -> Tensor:

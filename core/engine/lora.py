@@ -105,10 +105,10 @@ def find_adapters(model: CausalLM) -> dict[str, Adapter]:
 
 
 def find_trained_parameters(model: CausalLM) -> dict[str, nn.Parameter]:
-    """Return what an optimizer trains: the adapters', or all parameters of a model without adapters."""
+    """Return what an optimizer trains: the adapters', or of a model without adapters all parameters with a gradient."""
     found = find_adapters(model)
     pairs = {f"{name}.{part}.weight": getattr(a, part) for name, a in found.items() for part in ("lora_A", "lora_B")}
-    return pairs or dict(model.named_parameters())
+    return pairs or {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 @contextmanager

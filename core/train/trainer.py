@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
+from core.algorithms.losses import balance_loss
 from core.config import OptimizerSection
 from core.engine import CausalLM, ModelConfig, lora, weights
 from core.engine.heap import map_large_tensors, return_freed_memory
@@ -34,7 +35,7 @@ from core.types import LossAgg, Row
 
 POLICY_STATISTICS = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
 """Lists the statistics that a row has with or without advantage: skipping rows must not make them smaller."""
-LOSSES = ("loss", "pg_loss", "observation_loss")
+LOSSES = ("loss", "pg_loss", "observation_loss", "router_aux_loss")
 LOGITS_PER_CHUNK = 1 << 24
 """Sets how many logits are computed at a time: 64 MB in float32."""
 LARGE_MODEL_PARAMETERS = 50_000_000
@@ -110,6 +111,7 @@ class Trainer:
         # Pairs of a float32 copy and its parameter; none for a float32 model that is optimized where it is. A
         # float32 copy that began at a value of bfloat16 must move 1e-4 before a weight of 0.06 changes, which would
         # hide the first steps of RL.
+        freeze_weights(model, optimizer.frozen)
         trained = lora.find_trained_parameters(model)
         copied = {name: p for name, p in trained.items() if needs_float32_copy(optimizer, p.numel(), p.dtype)}
         self._adapted = bool(lora.find_adapters(model))
@@ -120,7 +122,11 @@ class Trainer:
             for name, p in copied.items()
         }
         self._copies = [(copies[name], p) for name, p in copied.items()]
-        self._optimized = [copies.get(name, p) for name, p in trained.items()]
+        self._optimized = {name: copies.get(name, p) for name, p in trained.items()}
+        if self.grpo.router_aux_loss_coef:
+            if not model.experts_per_token:
+                raise ValueError("router_aux_loss_coef is set, and the model is no mixture of experts; set it to 0")
+            model.keeps_router_logits = True
         self.value_head = None
         if self.grpo.vf_coef:
             if optimizer.cpu_offload:
@@ -129,7 +135,7 @@ class Trainer:
             for parameter in self.value_head.parameters():
                 torch.nn.init.zeros_(parameter)  # it expects nothing at first
         head = () if self.value_head is None else self.value_head.parameters()
-        self._learned = [*self._optimized, *head]
+        self._learned = [*self._optimized.values(), *head]
         self.optimizer = make_optimizer(optimizer, self._learned, seed)
         self.steps = 0
         needs_copy = (self.grpo.kl_loss_coef or self.grpo.kl_coef) and not self._adapted
@@ -171,8 +177,11 @@ class Trainer:
             old_logprobs = [self.compute_logprobs(step.rows, step.masks) for step in steps]
         totals: dict[str, float] = defaultdict(float)
         for number, (step, old) in enumerate(zip(steps, old_logprobs, strict=True)):
-            for pack in self._pack(step.rows, step.masks):
-                for name, value in self._backward_grpo(pack, step, old, watch).items():
+            packs = self._pack(step.rows, step.masks)
+            packed = sum(len(pack.ids_T) for pack in packs)
+            for pack in packs:
+                share = len(pack.ids_T) / packed
+                for name, value in self._backward_grpo(pack, step, old, watch, share).items():
                     weight = 1.0 if name in LOSSES else step.total  # what is no loss is a mean over tokens
                     totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0) / weight
                 if number == 0:
@@ -233,8 +242,7 @@ class Trainer:
         """Return the weights by parameter name: in float32, but for those of bfloat16 that have no float32 copy."""
         if self._adapted:
             return lora.merge_weights(self.model, torch.float32)
-        named = self.model.named_parameters()
-        return {name: p.detach() for (name, _), p in zip(named, self._optimized, strict=True)}
+        return {name: self._optimized.get(name, p).detach() for name, p in self.model.named_parameters()}
 
     def state(self) -> dict[str, Any]:
         """Return all that an exact resume needs beyond the current weights and the start model."""
@@ -295,14 +303,23 @@ class Trainer:
         return pack_rows(predicted, self.config.max_tokens_per_pack, self.model.device)
 
     def _backward_grpo(
-        self, pack: Pack, step: _StepRows, old: Sequence[Sequence[float]] | None, watch: WatchRow | None
+        self,
+        pack: Pack,
+        step: _StepRows,
+        old: Sequence[Sequence[float]] | None,
+        watch: WatchRow | None,
+        share: float,
     ) -> dict[str, Tensor]:
-        """Add the gradient of one pack and return its statistics; `old` are the old log-probs of the step's rows."""
+        """Add the gradient of one pack and return its statistics; `old` are the old log-probs of the step's rows.
+
+        `share` is that of the step's packed tokens.
+        """
         masks = step.masks
         trained_R = pack.gather([row.loss_mask for row in step.rows], masks).bool()
         rollout_logprobs_R = pack.gather([row.logprobs for row in step.rows], masks)
         with self._autocast():
             hidden_RC = run_layers(self.model, pack)
+            router_logits = self.model.router_logits
             logprobs_R, entropy_R = self._compute_logprobs(self.model, pack, hidden_RC, self.temperature, True)
             ref_logprobs_R = None
             if self.grpo.kl_loss_coef:
@@ -338,6 +355,14 @@ class Trainer:
             observed = -logprobs_R[~trained_R].sum() / max(1, step.observed)
             loss = loss + self.grpo.observation_coef * observed
             stats |= {"observation_loss": observed.detach(), "loss": loss.detach()}
+        if self.grpo.router_aux_loss_coef:
+            if not router_logits:
+                raise ValueError(
+                    "router_aux_loss_coef is set, and transformers tells no router's logits of this family"
+                )
+            balance = share * balance_loss(router_logits, self.model.experts_per_token)
+            loss = loss + self.grpo.router_aux_loss_coef * balance
+            stats |= {"router_aux_loss": balance.detach(), "loss": loss.detach()}
         if value_loss is not None:
             loss = loss + self.grpo.vf_coef * value_loss
             stats |= {"value_loss": value_loss.detach(), "loss": loss.detach()}
@@ -438,6 +463,17 @@ class FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, gradient_X: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (slope_XC,) = ctx.saved_tensors
         return (gradient_X[:, None] * slope_XC).to(slope_XC.dtype), None, None, None
+
+
+def freeze_weights(model: CausalLM, parts: Sequence[str]) -> None:
+    """Freeze the weights whose names hold one of `parts`. Raises ValueError for a part that no name holds."""
+    names = dict(model.named_parameters())
+    for part in parts:
+        found = [name for name in names if part in name]
+        if not found:
+            raise ValueError(f"optimizer.frozen: no weight's name holds {part!r}; the last one is {list(names)[-1]}")
+        for name in found:
+            names[name].requires_grad_(False)
 
 
 def run_layers(model: CausalLM, pack: Pack) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 import transformers
 from torch.nn.utils import get_total_norm
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection
@@ -199,6 +201,51 @@ def test_log_probs_and_gradients_are_those_of_transformers(family: str, tmp_path
     other = weights.load(save_model(family, FAMILIES[family], tmp_path / "other", seed=1))
     weights.load_into(other, tmp_path / "saved")
     assert sample(other)[0].tokens == rows[0].tokens
+
+
+@pytest.mark.parametrize("family", ["GptOss", "Olmoe", "Qwen3Moe", "Qwen3_5MoeText"])
+def test_the_loss_of_unequal_experts_is_that_of_transformers(family: str, tmp_path: Path) -> None:
+    """Over two packs; the rows have no advantage, so nothing else has a gradient."""
+    folder = save_model(family, FAMILIES[family], tmp_path)
+    theirs, model = load_theirs(folder), weights.load(folder)
+    rows = [replace(row, advantage=0.0) for row in sample(model)[:2]]
+    options = OptimizerSection(lr=0.0, max_tokens_per_pack=24)
+    trainer = Trainer(model, options, GRPOConfig(router_aux_loss_coef=0.5, entropy_coef=1e-12))
+    kept: dict[str, torch.Tensor] = {}
+    trainer._step_optimizer = lambda: kept.update({n: p.grad for n, p in model.named_parameters()}) or {}  # type: ignore[method-assign]
+    stats = trainer.grpo_step(rows)
+    losses = []
+    for row in rows:
+        packed = torch.tensor([row.tokens[:-1]])  # nothing depends on the last token
+        out = theirs.base_model(input_ids=packed, output_router_logits=True, use_cache=False)
+        losses.append((packed.numel(), load_balancing_loss_func(out.router_logits, 4, 2)))
+    total = sum(count for count, _ in losses)
+    expected = sum(count / total * loss for count, loss in losses)
+    assert stats["router_aux_loss"] == pytest.approx(expected.item(), rel=1e-5)
+    (0.5 * expected).backward()
+    routers = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None and p.shape[0] == 4}
+    assert routers
+    for name, gradient in routers.items():
+        torch.testing.assert_close(kept[name], gradient, atol=1e-6, rtol=1e-3)
+
+
+def test_frozen_routers_stay_and_the_rest_learns(tmp_path: Path) -> None:
+    model = weights.load(save_model("Qwen3Moe", FAMILIES["Qwen3Moe"], tmp_path))
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    trainer = Trainer(model, OptimizerSection(lr=1e-2, frozen=("mlp.gate.",)), GRPOConfig(kl_loss_coef=0.1))
+    for _ in range(2):
+        trainer.grpo_step(sample(model))
+    same = {name for name, parameter in model.named_parameters() if torch.equal(parameter, start[name])}
+    assert same == {f"model.layers.{i}.mlp.gate.weight" for i in range(2)}
+    assert trainer.precise_weights().keys() == start.keys()
+    with pytest.raises(ValueError, match=r"optimizer\.frozen: no weight's name holds 'mlp\.router'"):
+        Trainer(model, OptimizerSection(lr=1e-2, frozen=("mlp.router",)))
+    with pytest.raises(ValueError, match="the model is no mixture of experts"):
+        Trainer(
+            weights.load(save_model("Gemma", HEADS, tmp_path / "dense")),
+            OptimizerSection(lr=0.0),
+            GRPOConfig(router_aux_loss_coef=0.1),
+        )
 
 
 def test_the_other_parts_of_a_model_with_images_stay_as_they_are(tmp_path: Path, caplog: Any) -> None:
