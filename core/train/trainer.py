@@ -122,7 +122,8 @@ class Trainer:
             for name, p in copied.items()
         }
         self._copies = [(copies[name], p) for name, p in copied.items()]
-        self._optimized = {name: copies.get(name, p) for name, p in trained.items()}
+        self._by_name = {name: copies.get(name, p) for name, p in trained.items()}
+        self._optimized = list(self._by_name.values())
         if self.grpo.router_aux_loss_coef:
             if not model.experts_per_token:
                 raise ValueError("router_aux_loss_coef is set, and the model is no mixture of experts; set it to 0")
@@ -135,7 +136,7 @@ class Trainer:
             for parameter in self.value_head.parameters():
                 torch.nn.init.zeros_(parameter)  # it expects nothing at first
         head = () if self.value_head is None else self.value_head.parameters()
-        self._learned = [*self._optimized.values(), *head]
+        self._learned = [*self._optimized, *head]
         self.optimizer = make_optimizer(optimizer, self._learned, seed)
         self.steps = 0
         needs_copy = (self.grpo.kl_loss_coef or self.grpo.kl_coef) and not self._adapted
@@ -242,7 +243,7 @@ class Trainer:
         """Return the weights by parameter name: in float32, but for those of bfloat16 that have no float32 copy."""
         if self._adapted:
             return lora.merge_weights(self.model, torch.float32)
-        return {name: self._optimized.get(name, p).detach() for name, p in self.model.named_parameters()}
+        return {name: self._by_name.get(name, p).detach() for name, p in self.model.named_parameters()}
 
     def state(self) -> dict[str, Any]:
         """Return all that an exact resume needs beyond the current weights and the start model."""
