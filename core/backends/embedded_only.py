@@ -9,13 +9,13 @@ from core.config import Recipe, RecipeError
 from core.options import EMBEDDED_ONLY, find_marked
 
 
-def refuse_embedded_only(recipe: Recipe, backend: str, also: Collection[str] = ()) -> None:
+def refuse_embedded_only(recipe: Recipe, backend: str, also: Collection[str] = (), within: str = "") -> None:
     """Raise RecipeError if a key that is marked EMBEDDED_ONLY has another value than its default.
 
-    `also` names keys that this backend has, too.
+    `also` names keys that this backend has, too. `within` begins the keys that are looked at.
     """
     for key, value, default in find_marked(recipe, EMBEDDED_ONLY):
-        if value != default and key not in also:
+        if value != default and key not in also and key.startswith(within):
             text = default if isinstance(default, str) else json.dumps(default)
             raise RecipeError(f"{key} is for the embedded backend alone; on {backend} set {key}={text}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.algorithms.advantages import TURN_ESTIMATORS
-from core.backends.embedded_only import refuse_on_cluster
+from core.backends.embedded_only import refuse_embedded_only, refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.slime.framework import FRAMEWORKS, framework_flags
 from core.config import Recipe, RecipeError
@@ -76,6 +76,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
 def check_algorithm(recipe: Recipe) -> None:
     """Raise RecipeError for an algorithm that slime's rows or slime's loss cannot have."""
     algorithm = recipe.algorithm
+    refuse_embedded_only(recipe, "slime", within="algorithm.")
     if algorithm.loss_mode not in ESTIMATORS:
         raise RecipeError(f"algorithm.loss_mode={algorithm.loss_mode} is no loss of slime; use {', '.join(ESTIMATORS)}")
     if algorithm.adv_estimator in TURN_ESTIMATORS and algorithm.rows != "turn":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.algorithms.advantages import TURN_ESTIMATORS
+from core.backends.embedded_only import refuse_embedded_only
 from core.config import Recipe, RecipeError
 from core.config.load import read_yaml
 from core.rollout.method import method_spec
@@ -96,6 +97,7 @@ def check_settings(recipe: Recipe, config: Any) -> None:
             f"trainer.v1.trainer_mode is {mode}, whose mini-batches count rows: set it to tokentrue_{mode}, with "
             "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
         )
+    refuse_embedded_only(recipe, "verl", within="algorithm.")
     if algorithm.adv_estimator in TURN_ESTIMATORS:
         raise RecipeError(
             f"algorithm.adv_estimator={algorithm.adv_estimator} has no place on verl, whose batch does not keep the "

@@ -203,6 +203,7 @@ async def test_the_first_search_that_finds_an_answer_earns_1_and_the_answer_noth
     for turns, rewards in (
         ([SEARCH, RIGHT], [1.0, None]),
         ([OTHER, SEARCH, SEARCH, RIGHT], [0.0, 1.0, 0.0, None]),
+        ([SEARCH, OTHER, SEARCH, RIGHT], [1.0, 0.0, 0.0, None]),
         (["I do not know", SEARCH, "<answer> nobody</answer>"], [0.0, 1.0, None]),
         ([OTHER, SEARCH, OTHER, SEARCH], [0.0, 1.0, 0.0, None]),  # nobody reads what the last one finds
     ):

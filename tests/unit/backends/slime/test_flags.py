@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from agentic.memagent.rollout import SPEC
-from core.algorithms.advantages import BATCH_ESTIMATORS, TURN_ESTIMATORS
+from core.algorithms.advantages import BATCH_ESTIMATORS
 from core.backends.slime import flags, job
 from core.config import RecipeError
 from core.rollout.method import method_spec
@@ -127,16 +127,17 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
                 [f"algorithm.adv_estimator={name}", "algorithm.rows=segment"],
                 f"algorithm.adv_estimator={name} gives the turns of a row different advantages",
             )
-            for name in TURN_ESTIMATORS
+            for name in ("turn_grpo", "gigpo")
         ),
         *(
             (
                 [f"algorithm.adv_estimator={name}", "slime.rows=fan_out"],
                 f"algorithm.adv_estimator={name} needs the whole batch or its turns, which fanned-out",
             )
-            for name in (*TURN_ESTIMATORS, *BATCH_ESTIMATORS)
+            for name in ("turn_grpo", "gigpo", *BATCH_ESTIMATORS)
         ),
         (["algorithm.kl_coef=0.1"], "algorithm.kl_coef is for the embedded backend alone"),
+        (["algorithm.adv_estimator=gae", "algorithm.vf_coef=1"], "algorithm.vf_coef is for the embedded backend alone"),
         (["algorithm.observation_coef=0.1"], "algorithm.observation_coef is for the embedded backend alone"),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
         (["slime.rollout_gpus=4", JUDGE], "leave none to the policy"),
@@ -190,7 +191,7 @@ def test_fan_out_is_refused_for_a_reward_that_compares_a_group() -> None:
         flags.cluster(recipe)
 
 
-@pytest.mark.parametrize("name", TURN_ESTIMATORS)
+@pytest.mark.parametrize("name", ["turn_grpo", "gigpo"])
 def test_a_conversation_is_a_row_for_each_turn_where_turns_have_advantages_of_their_own(name: str) -> None:
     """slime needs them, and Search-R1 takes them for these estimators alone."""
     search_r1 = method_spec("search_r1")

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from core.algorithms.advantages import TURN_ESTIMATORS
 from core.backends.verl import settings
 from core.backends.verl.settings import RECIPE, read_recipe
 from core.config import RecipeError
@@ -83,11 +82,20 @@ def test_the_older_trainer_takes_no_recipe_that_weighs_rollouts(tmp_path: Path) 
         read_recipe(config | write_recipe(tmp_path, "algorithm.loss_agg=rollout"))
 
 
-@pytest.mark.parametrize("name", TURN_ESTIMATORS)
+@pytest.mark.parametrize("name", ["turn_grpo", "gigpo"])
 def test_advantages_by_turn_are_refused_by_name(tmp_path: Path, name: str) -> None:
     recipe = method_spec("memagent").load("tiny")
     with pytest.raises(RecipeError, match=f"algorithm.adv_estimator={name} has no place on verl, .*embedded backend"):
         read_recipe(make_config(recipe) | write_recipe(tmp_path, f"algorithm.adv_estimator={name}"))
+
+
+@pytest.mark.parametrize(
+    ("key", "more"), [("kl_coef", ()), ("observation_coef", ()), ("vf_coef", ("algorithm.adv_estimator=gae",))]
+)
+def test_what_the_loss_of_verl_lacks_is_refused(tmp_path: Path, key: str, more: tuple[str, ...]) -> None:
+    recipe = method_spec("memagent").load("tiny")
+    with pytest.raises(RecipeError, match=rf"algorithm\.{key} is for the embedded backend alone; on verl set"):
+        read_recipe(make_config(recipe) | write_recipe(tmp_path, f"algorithm.{key}=0.1", *more))
 
 
 @pytest.mark.parametrize(("key", "value"), [("adv_estimator", "rloo"), ("loss_mode", "cispo")])
