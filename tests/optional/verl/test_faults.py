@@ -180,7 +180,7 @@ def test_what_dies_under_verls_client_is_named(
     verl.use_method(monkeypatch, CASE.spec)
     queue = verl.Queue()
     queue.patch(monkeypatch)
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
     try:
         servers = {name: ray.remote(Server).remote(left) for name, left in (("a", 20), ("b", None))}
         balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers)
@@ -223,7 +223,7 @@ def test_a_killed_agent_loop_worker_ends_the_job(
 
     monkeypatch.setattr(transfer_queue, "kv_list", look)
     trainer.replay_buffer.poll_interval = 0.5
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         workers = [ray.remote(Worker).remote() for _ in range(2)]
         ray.get([worker.__ray_ready__.remote() for worker in workers])
