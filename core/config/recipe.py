@@ -140,6 +140,17 @@ class AlgorithmSection(GRPOConfig):
         return {**defaults, **values}
 
     @model_validator(mode="after")
+    def _groups_are_dropped_for_what_they_teach(self) -> Self:
+        from core.algorithms.advantages import TURN_ESTIMATORS
+
+        if self.dynamic_sampling and self.adv_estimator in TURN_ESTIMATORS:
+            raise ValueError(
+                f"dynamic_sampling drops groups whose rollouts earned the same, and with adv_estimator "
+                f"{self.adv_estimator} their turns may teach; set it to false"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _values_are_learned_where_they_are_used(self) -> Self:
         if (self.adv_estimator == "gae") != bool(self.vf_coef):
             raise ValueError(
