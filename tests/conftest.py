@@ -24,8 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have Hypothesis draw the same cases each time, so that a commit passes or fails; long runs draw new ones."""
-    settings.register_profile("repeatable", derandomize=True)
+    """Have Hypothesis draw the same cases each time, however slow, so that a commit passes or fails.
+
+    Long runs draw new ones.
+    """
+    settings.register_profile("repeatable", derandomize=True, deadline=None)
     if not config.getoption("--long"):
         settings.load_profile("repeatable")
 

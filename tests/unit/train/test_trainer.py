@@ -197,11 +197,12 @@ def test_observations_teach_their_mean_cross_entropy(qwen2, advantage, max_token
     assert stats["rows_skipped"] == 0
 
 
-def test_the_policys_statistics_do_not_see_observations(qwen2):
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_policys_statistics_do_not_see_observations(qwen2, steps):
     """What is between the turns has no log-prob of the inference engine, and no entropy of a choice."""
     rows = make_segments(1.0)
     without, with_them = (
-        Trainer(weights.load(qwen2), optimizer(lr=0.0), config).grpo_step(rows)
+        Trainer(weights.load(qwen2), optimizer(lr=0.0), config, num_steps_per_rollout=steps).grpo_step(rows)
         for config in (GRPOConfig(), GRPOConfig(observation_coef=0.3))
     )
     for name in ("pg_loss", "entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl"):
