@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,8 +97,8 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
     settings = {**given, "run.seeds": plan.seeds, "rejection.lr": REJECTION_RATE}
     for baseline in world.baselines:
         run(world, out / "baselines", settings, baseline)
-    evaluate = f"tokentrue evaluate heldout {world.method} --run {{out}} --data test={world.test} --tasks {TEST_TASKS}"
-    evaluate += f" --variants untrained {' '.join(world.baselines)}"
+    words = ["tokentrue", "evaluate", "heldout", world.method, "--run", "{out}", "--data", f"test={world.test}"]
+    evaluate = shlex.join([*words, "--tasks", str(TEST_TASKS), "--variants", "untrained", *world.baselines])
     if world.baselines:
         run(world, out / "baselines", settings, world.baselines[0], evaluate)
 

@@ -30,8 +30,6 @@ from core.types import AdvEstimator, Group, Trajectory
 
 STD_EPSILON = 1e-6
 WHITE_EPSILON = 1e-8
-TURN_ESTIMATORS = ("turn_grpo", "gigpo", "gae")
-"""Names the estimators that give the turns of a rollout different advantages."""
 BATCH_ESTIMATORS = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 """Names the estimators that `whiten` the advantages of a batch."""
 WITHOUT_MEAN = ("reinforce_plus_plus", "gae")

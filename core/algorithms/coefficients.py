@@ -12,6 +12,8 @@ TISMode = Literal["clamp", "mask"]
 KLLossType = Literal["k1", "k2", "k3", "low_var_kl"]
 LossMode = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl"]
 """Names the policy loss of a token; core/algorithms/losses.py explains each."""
+TURN_ESTIMATORS = ("turn_grpo", "gigpo", "gae")
+"""Names the estimators that give the turns of a rollout different advantages."""
 
 
 class GRPOConfig(Section):

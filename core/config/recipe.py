@@ -16,8 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from core.algorithms.advantages import TURN_ESTIMATORS
-from core.algorithms.coefficients import GRPOConfig
+from core.algorithms.coefficients import TURN_ESTIMATORS, GRPOConfig
 from core.config.clusters import SlimeSection, VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
 from core.types import POLICY, AdvEstimator, LossAgg, RowUnit
@@ -141,8 +140,6 @@ class AlgorithmSection(GRPOConfig):
 
     @model_validator(mode="after")
     def _groups_are_dropped_for_what_they_teach(self) -> Self:
-        from core.algorithms.advantages import TURN_ESTIMATORS
-
         if self.dynamic_sampling and self.adv_estimator in TURN_ESTIMATORS:
             raise ValueError(
                 f"dynamic_sampling drops groups whose rollouts earned the same, and with adv_estimator "

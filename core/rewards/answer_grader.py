@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answers import find_box, fold_text, normalize_answer, strip_thoughts, unwrap
 from core.rewards.numbers import is_same_number, parse_number
-from core.rewards.qa import strict_string_match_part
 
 if TYPE_CHECKING:  # methods that ask no judge import this file
     from core.rewards.judge import Ask
@@ -75,6 +74,8 @@ def holds_answer(text: str, answers: Sequence[str]) -> bool:
 
     Any text may have the word `no` in it, so it is no evidence.
     """
+    from core.rewards.qa import strict_string_match_part  # graders of answers do without
+
     numbers = {_read_number(found) for found in _NUMBER.findall(fold_text(text))}
     for answer in (fold_text(answer).strip() for answer in answers):
         if _NUMBER.fullmatch(answer):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core.algorithms.advantages import TURN_ESTIMATORS
+from core.algorithms.coefficients import TURN_ESTIMATORS
 from core.backends.embedded_only import refuse_embedded_only, refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.slime.framework import FRAMEWORKS, framework_flags

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from core.algorithms.advantages import TURN_ESTIMATORS
+from core.algorithms.coefficients import TURN_ESTIMATORS
 from core.backends.embedded_only import refuse_embedded_only
 from core.config import Recipe, RecipeError
 from core.config.load import read_yaml

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from core.algorithms.advantages import TURN_ESTIMATORS
+from core.algorithms.coefficients import TURN_ESTIMATORS
 from core.config import RecipeError
 from core.types import AdvEstimator, Task
 from tests.contract.backends.batch import Batch, assert_ours, play_again
