@@ -62,7 +62,7 @@ class Plan(BaseModel):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    plan = Plan.model_validate(yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")))
+    plan = read_plan()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.credit", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--worlds", nargs="+", choices=plan.worlds, default=list(plan.worlds))
     parser.add_argument("--rules", nargs="+", default=[], metavar="NAME", help="default: all of a world")
@@ -76,6 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_text(options.out / "table.md", text)
     print(text)
     return 0
+
+
+def read_plan() -> Plan:
+    return Plan.model_validate(yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")))
 
 
 def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:

@@ -1,0 +1,86 @@
+"""The table of rules: the rate that dev chooses, the scores after each third, and what is left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.credit import __main__ as credit
+from core.config import Recipe
+from core.rollout.method import method_spec
+from core.runs.record import RolloutLog, record_rollout
+from core.runs.run_folder import RunFolder
+from core.types import Task, Trajectory
+from tests.kit import make_recipe
+
+PLAN = credit.Plan(
+    rates=[0.1, 0.2],
+    tuning_seed=9,
+    seeds=[0, 1],
+    rules={"grpo": {}, "echo": {"algorithm.observation_coef": 0.05}},
+    worlds={"w": credit.TinyWorld(method="given", steps=6, test="test.jsonl", left_out={"echo": "no observations"})},
+)
+
+
+def write_run(out: Path, seeds: dict[int, Sequence[Sequence[float]]]) -> None:
+    """Write a run whose evaluations at steps 0, 2, 4 and 6 have these scores of its tasks, for each seed."""
+    folder = RunFolder.create(out, make_recipe(Recipe).dump())
+    for seed, scores in seeds.items():
+        metrics, log = (
+            folder.open_metrics(seed),
+            RolloutLog(folder.rollouts_path(seed), lambda ids: [b"x" for _ in ids]),
+        )
+        for third, of_tasks in enumerate(scores):
+            if third:
+                metrics.append({"stage": "train", "step": 2 * third, "seconds": 3.0})
+            metrics.append({"stage": "eval", "step": 2 * third, "reward": sum(of_tasks) / len(of_tasks)})
+            done = [
+                Trajectory(str(i), (), reward=score, metrics={"official": score}) for i, score in enumerate(of_tasks)
+            ]
+            log.append([record_rollout("eval", 2 * third, i, Task(str(i), "?", ("x",)), t) for i, t in enumerate(done)])
+    (out / ".run-done").touch()
+
+
+def test_dev_chooses_the_rate_and_the_table_has_each_third(tmp_path: Path) -> None:
+    write_run(tmp_path / "w/grpo-0.1", {9: [[0.0], [1.0], [0.0], [1.0]]})
+    write_run(
+        tmp_path / "w/grpo-0.2", {9: [[1.0], [0.0], [1.0], [0.0]]}
+    )  # what is before the first step does not count
+    assert credit.choose_rate(PLAN, tmp_path / "w", "grpo") == 0.1
+    write_run(tmp_path / "w/grpo", {0: [[0, 0], [0, 1], [1, 1], [1, 1]], 1: [[0, 0], [0, 0], [0, 1], [1, 1]]})
+    header, _, grpo, echo = credit.write_table(PLAN, tmp_path).strip().splitlines()[2:]
+    assert header.startswith("| rule | rate | untrained | after 1 of 3 |")
+    assert [cell.split(" ")[0] for cell in grpo.strip("| ").split(" | ")] == [
+        "grpo",
+        "0.1",
+        "0.0",
+        "25.0",
+        "75.0",
+        "100.0",
+        "3.0",
+    ]
+    assert echo.startswith("| echo | no observations |")
+
+
+def test_a_cell_that_is_done_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(credit.subprocess, "run", lambda words, check: ran.append(words))
+    (tmp_path / "cell").mkdir()
+    for _ in range(2):
+        credit.run(PLAN.worlds["w"], tmp_path / "cell", {"run.seeds": [9], "warm_start": None})
+    (words,) = ran
+    assert words[1:5] == ["run", "given", "--preset", "tiny"]
+    assert {"run.seeds=[9]", "warm_start=null", "experiment.report=[]"} <= set(words)
+
+
+def test_every_rule_of_the_table_is_a_recipe_of_its_world() -> None:
+    plan = credit.read_plan()
+    for name, world in plan.worlds.items():
+        for rule, changes in plan.list_rules(name).items():
+            words = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+            recipe = method_spec(world.method).load(world.preset, words)
+            assert world.steps % credit.THIRDS == 0
+            assert rule in world.left_out or recipe.run.steps >= world.steps
