@@ -163,11 +163,15 @@ def _list_rows(plan: Plan, name: str, out: Path) -> Iterator[list[str]]:
 
 
 def _score(plan: Plan, out: Path, step: int) -> Estimate:
-    """Return the mean score on the test tasks at a step, over tasks and seeds; a failed rollout has 0."""
+    """Return the mean score on the test tasks at a step, over tasks and seeds; a failed rollout has 0.
+
+    The score is the metric `official`, or the reward of a method without it.
+    """
     by_seed = []
     for seed in plan.seeds:
         rollouts = read_rollouts(RunFolder(out).rollouts_path(seed))
-        by_seed.append([r.metrics.get("official", 0.0) for r in rollouts if r.stage == "eval" and r.step == step])
+        measured = [rollout for rollout in rollouts if (rollout.stage, rollout.step) == ("eval", step)]
+        by_seed.append([rollout.metrics.get("official", rollout.reward or 0.0) for rollout in measured])
     return mean_ci(by_seed, same_tasks=True)
 
 
