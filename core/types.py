@@ -6,6 +6,7 @@ trained. A method may read a completion as text and write that text into a later
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -134,8 +135,7 @@ class Turn:
     seconds: tuple[float, float] | None = field(default=None, compare=False)
     """Holds when the call began and ended, in seconds since its rollout began; None where no clock was read."""
     reward: float | None = None
-    """Holds what this turn alone earned. The estimators `turn_grpo` and `gigpo` read it, and `Trajectory.reward` does
-    not include it."""
+    """Holds what this turn alone earned, for `turn_grpo`, `gigpo` and `gae`. `Trajectory.reward` is without it."""
     state: str | None = None
     """Names the state of the environment before this turn, for `gigpo`; None stands for the prompt."""
     advantage: Advantage | None = None
@@ -144,10 +144,13 @@ class Turn:
     """Names the trained policy that sampled the turn."""
 
     def __post_init__(self) -> None:
+        own = self.advantage if isinstance(self.advantage, tuple) else (self.advantage,)
+        if not all(math.isfinite(value or 0.0) for value in (self.reward, *own)):
+            raise ValueError(f"turn of {self.role}: reward {self.reward} and advantage {self.advantage} must be finite")
         if isinstance(self.advantage, tuple) and len(self.advantage) != len(self.completion.token_ids):
             raise ValueError(
                 f"turn has {len(self.completion.token_ids)} sampled tokens, but its advantage has "
-                f"{len(self.advantage)} numbers; give one for each token, or one for all"
+                f"{len(own)} numbers; give one for each token, or one for all"
             )
 
 

@@ -61,12 +61,16 @@ def export_checkpoint(run: RunFolder, source: Path, out: Path, base_model: str |
         recipe["experiment"] = preset.experiment.model_dump(mode="json")  # how the data and the start model are made
     text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
     (partial / "recipe.yaml").write_text(text, encoding="utf-8")
-    change_json(partial / "config.json", "_name_or_path", base_model)
-    if (source / lora.FOLDER).is_dir():
-        shutil.copytree(source / lora.FOLDER, partial / lora.FOLDER)
-        # After a warm start, the adapters belong to a model that is not on the hub.
-        base = None if run.config.get("warm_start") else base_model
-        change_json(partial / lora.FOLDER / "adapter_config.json", "base_model_name_or_path", base)
+    # Policies that were trained beside are where evaluations look for them.
+    beside = [role for role, place in run.config.get("roles", {}).items() if place == "trained"]
+    for name in (name for name in (lora.FOLDER, *beside) if (source / name).is_dir()):
+        shutil.copytree(source / name, partial / name)
+    for folder in (partial, *(partial / role for role in beside if (partial / role).is_dir())):
+        change_json(folder / "config.json", "_name_or_path", base_model)
+        if (folder / lora.FOLDER).is_dir():
+            # After a warm start, the adapters belong to a model that is not on the hub.
+            base = None if run.config.get("warm_start") else base_model
+            change_json(folder / lora.FOLDER / "adapter_config.json", "base_model_name_or_path", base)
     (partial / "README.md").write_text(card, encoding="utf-8")
     partial.rename(out)
 

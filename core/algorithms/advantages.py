@@ -26,14 +26,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from statistics import mean, pvariance, stdev
 
+from core.algorithms.coefficients import BATCH_ESTIMATORS, WITHOUT_MEAN
 from core.types import AdvEstimator, Group, Trajectory
 
 STD_EPSILON = 1e-6
 WHITE_EPSILON = 1e-8
-BATCH_ESTIMATORS = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
-"""Names the estimators that `whiten` the advantages of a batch."""
-WITHOUT_MEAN = ("reinforce_plus_plus", "gae")
-"""Names the estimators that compare no rollout with its group."""
 
 
 def group_advantages(
@@ -88,7 +85,7 @@ def credit_turns(
     `advantages` are those of the rollouts. The turns of rollouts without one leave the statistics.
 
     Raises:
-        ValueError: a turn that is not trained has a reward, which no turn would get.
+        ValueError: a turn that is not trained has a reward or an advantage; or, with gae, a trained one an advantage.
     """
     # Maps what turns have in common, to be compared, to what each of them earned: (rollout, place) -> value.
     compared: defaultdict[Hashable, dict[tuple[int, int], float]] = defaultdict(dict)
@@ -96,6 +93,9 @@ def credit_turns(
         for place, turn in enumerate(trajectory.turns):
             if turn.reward is not None and not turn.trained:
                 raise ValueError(f"turn {place} ({turn.role}) has a reward and is not trained; reward a trained turn")
+            if turn.advantage is not None and (not turn.trained or adv_estimator == "gae"):
+                reason = "gae has a value head" if turn.trained else "it is not trained"
+                raise ValueError(f"turn {place} ({turn.role}) has an advantage of its own, and {reason}; leave it out")
         if advantage is None:
             continue
         trained = [place for place, turn in enumerate(trajectory.turns) if turn.trained]
@@ -141,12 +141,11 @@ def _find_returns(trajectory: Trajectory, reward: float | None, gamma: float) ->
 def whiten(advantages: Sequence[float], tokens: Sequence[int]) -> list[float]:
     """Return (A - mean) / std of a batch, in which each advantage counts once for each of its `tokens`.
 
-    The variance is that of a sample, and 1e-8 is added to it: the numbers of verl's `masked_whiten`.
+    The variance is that of a sample, and 1e-8 is added to it: verl's `masked_whiten`, but exactly 0 if all are equal.
     """
-    total = sum(tokens)
-    if total < 2:
+    pairs, total = list(zip(advantages, tokens, strict=True)), sum(tokens)
+    if total < 2 or len({a for a, n in pairs if n}) == 1:
         return [0.0] * len(advantages)
-    pairs = list(zip(advantages, tokens, strict=True))
     center = math.fsum(a * n for a, n in pairs) / total
     variance = math.fsum(n * (a - center) ** 2 for a, n in pairs) / (total - 1)
     return [(a - center) / math.sqrt(variance + WHITE_EPSILON) for a in advantages]

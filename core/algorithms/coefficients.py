@@ -14,6 +14,10 @@ LossMode = Literal["vanilla", "gspo", "cispo", "dppo_tv", "dppo_kl"]
 """Names the policy loss of a token; core/algorithms/losses.py explains each."""
 TURN_ESTIMATORS = ("turn_grpo", "gigpo", "gae")
 """Names the estimators that give the turns of a rollout different advantages."""
+BATCH_ESTIMATORS = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+"""Names the estimators that normalise over a batch (`advantages.whiten`)."""
+WITHOUT_MEAN = ("reinforce_plus_plus", "gae")
+"""Names the estimators that compare no rollout with its group."""
 
 
 class GRPOConfig(Section):

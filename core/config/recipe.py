@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from core.algorithms.coefficients import TURN_ESTIMATORS, GRPOConfig
+from core.algorithms.coefficients import BATCH_ESTIMATORS, TURN_ESTIMATORS, WITHOUT_MEAN, GRPOConfig
 from core.config.clusters import SlimeSection, VerlSection
 from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
 from core.types import POLICY, AdvEstimator, LossAgg, RowUnit
@@ -98,9 +99,9 @@ class AlgorithmSection(GRPOConfig):
     turn_coef: NonNegativeFloat = 1.0
     """Weighs the advantage of a turn beside that of its rollout, for turn_grpo and gigpo."""
     gamma: Share = 1.0
-    """Discounts what later turns earn, by turn, for gigpo."""
+    """Discounts what later turns earn, by turn, for gigpo and gae."""
     advantage_clip: PositiveFloat | None = None
-    """Limits every advantage to +- this."""
+    """Limits the advantage of every rollout to +- this. Estimators that change it afterwards refuse the key."""
     min_group_std: NonNegativeFloat = 0.0
     """Leaves out groups whose rewards have a smaller standard deviation."""
     dynamic_sampling: bool = False
@@ -139,21 +140,30 @@ class AlgorithmSection(GRPOConfig):
         return {**defaults, **values}
 
     @model_validator(mode="after")
-    def _groups_are_dropped_for_what_they_teach(self) -> Self:
-        if self.dynamic_sampling and self.adv_estimator in TURN_ESTIMATORS:
-            raise ValueError(
-                f"dynamic_sampling drops groups whose rollouts earned the same, and with adv_estimator "
-                f"{self.adv_estimator} their turns may teach; set it to false"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _values_are_learned_where_they_are_used(self) -> Self:
         if (self.adv_estimator == "gae") != bool(self.vf_coef):
             raise ValueError(
                 f"adv_estimator is {self.adv_estimator} and vf_coef {self.vf_coef:g}: gae needs a value head, which "
                 "vf_coef above 0 trains, and no other estimator uses one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _estimator_uses_what_is_set(self) -> Self:
+        estimator = self.adv_estimator
+        unused = {
+            "turn_coef": estimator not in ("turn_grpo", "gigpo"),
+            "gamma": estimator not in ("gigpo", "gae"),
+            "advantage_clip": estimator in (*BATCH_ESTIMATORS, *TURN_ESTIMATORS),
+            "split_advantage": estimator == "gae",
+            "dynamic_sampling": estimator in (*TURN_ESTIMATORS, *WITHOUT_MEAN),  # groups that agree may teach
+            "min_group_std": estimator in WITHOUT_MEAN,
+        }
+        for key in (key for key, is_unused in unused.items() if is_unused):
+            if getattr(self, key) != (default := type(self).model_fields[key].default):
+                raise ValueError(f"{key} has no place in adv_estimator={estimator}; set it to {json.dumps(default)}")
+        if self.observation_coef and self.rows == "turn":
+            raise ValueError("observation_coef is for the tokens between the turns of a row; set rows=segment")
         return self
 
     @model_validator(mode="after")
@@ -495,6 +505,8 @@ class Recipe(Section):
                 raise ValueError(
                     f"roles.{role} is {place!r}; use http://HOST:PORT, model:PATH, python:a.b.f or {TRAINED}"
                 )
+        if wrong := [role for role in self.trained_roles if not re.fullmatch(r"\w[\w-]*", role) or role == "adapter"]:
+            raise ValueError(f"roles.{wrong[0]} is {TRAINED}, and its checkpoint is a folder of that name; rename it")
         if self.trained_roles and (self.inference.is_served or self.rollout.ahead):
             raise ValueError(
                 f"roles.{self.trained_roles[0]} is {TRAINED}, which samples in this process between two updates; leave "

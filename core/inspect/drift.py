@@ -35,6 +35,7 @@ from core.options import show_errors
 from core.runs.record import RecordedRollout, RecordedTurn, describe_row
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
+from core.types import POLICY
 
 SHOWN = 10
 """Limits the lines that are printed for one kind of drift."""
@@ -158,7 +159,7 @@ class DriftChecker:
         score = None
         if not turn.earlier_versions:
             yield from self._check_followers(rollout, place, turn, logprobs, name)
-            if turn.trained and rollout.stage == "train":
+            if turn.trained and rollout.stage == "train" and turn.policy == POLICY:
                 score = self._scores.get(turn.weight_version)
         scored = score(rollout.prompts[place], turn.sampled) if score else None
         for reference, same_weights in ((turn.trainer_logprobs, current), (scored, True)):
@@ -375,7 +376,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         type=read_weights,
         metavar="VERSION=MODEL",
-        help="compute the log-probs of this weight version again, with this model (only of training steps)",
+        help="compute the log-probs of this weight version again, with this model (training steps and `policy` alone)",
     )
     parser.add_argument(
         "--temperature", type=float, help="of the rollouts, for --weights (default: that of the run, or 1)"

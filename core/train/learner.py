@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from core.config import Recipe
 from core.engine import CausalLM, weights
@@ -71,14 +72,15 @@ def iterate_update(
 ) -> Generator[None, None, dict[str, float]]:
     """Step each trainer on its own rows, as `Trainer.iterate_grpo_step`; return the statistics of all.
 
-    Those of a policy beside `policy` begin with its name.
+    Those of a policy beside `policy` begin with its name. `nonfinite_steps` is the mean of all that took steps.
     """
-    stats: dict[str, float] = {}
+    stats, skipped = dict[str, float](), list[float]()
     for name, learner in learners.items():
         own = [row for row in rows if row.policy == name]
         found = yield from learner.trainer.iterate_grpo_step(own, watch)
         stats |= found if name == POLICY else {f"{name}_{key}": value for key, value in found.items()}
-    return stats
+        skipped += [found["nonfinite_steps"]] if "nonfinite_steps" in found else []
+    return stats | ({"nonfinite_steps": fmean(skipped)} if skipped else {})
 
 
 def measure_kl(learners: Learners, rows: Sequence[Row]) -> dict[int, float]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from core.config import AlgorithmSection, Recipe
@@ -251,6 +252,8 @@ class GRPOLoop:
         self.progress.tell(f"training on {len(rows)} rows")
         stats = await self._update(rows, keep if recorded else None)
         stats |= count_overlong(batch.groups, self.recipe.algorithm)
+        if kl := [t.metrics[REFERENCE_KL] for t in _find_valid(batch.trajectories) if REFERENCE_KL in t.metrics]:
+            stats[REFERENCE_KL] = fmean(kl)  # filtered rollouts have none, which is no 0
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
         self.step += 1

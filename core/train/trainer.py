@@ -475,6 +475,11 @@ def freeze_weights(model: CausalLM, parts: Sequence[str]) -> None:
             raise ValueError(f"optimizer.frozen: no weight's name holds {part!r}; the last one is {list(names)[-1]}")
         for name in found:
             names[name].requires_grad_(False)
+    if parts and not any(parameter.requires_grad for parameter in names.values()):
+        raise ValueError(
+            f"optimizer.frozen: {list(parts)} leave no weight to train; name fewer. With model.lora all are frozen: "
+            "leave it out there, and name fewer model.lora.targets"
+        )
 
 
 def run_layers(model: CausalLM, pack: Pack) -> Tensor:

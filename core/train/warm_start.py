@@ -109,6 +109,7 @@ def train_supervised(
         lr_decay_steps=steps,
         weight_decay=0.01,
         max_tokens_per_pack=recipe.optimizer.max_tokens_per_pack,
+        frozen=recipe.optimizer.frozen,
         gradient_checkpointing=recipe.optimizer.gradient_checkpointing,
         cpu_offload=recipe.optimizer.cpu_offload,
     )

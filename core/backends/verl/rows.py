@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from core.algorithms.advantages import BATCH_ESTIMATORS, whiten
+from core.algorithms.advantages import whiten
 from core.algorithms.aggregate import row_scales
+from core.algorithms.coefficients import BATCH_ESTIMATORS
 from core.backends.rollouts import NOTES, read_notes
 from core.config import AlgorithmSection
 from core.rollout.rows import make_rows, rollout_advantages

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.algorithms.advantages import credit_turns, group_advantages, keep_most_different, whiten
-from core.types import Completion, Trajectory, Turn
+from core.types import AdvEstimator, Completion, Trajectory, Turn
 
 rewards = st.floats(-100, 100)
 groups = st.lists(rewards | st.none(), max_size=12)
@@ -112,3 +112,18 @@ def test_gae_gives_each_turn_what_it_and_later_turns_earned():
     assert advantages == [1.0, 0.0]
     found = credit_turns(group, advantages, "gae", std_normalization=True, turn_coef=1.0, gamma=0.5)
     assert found == [{0: 1.0, 2: 1.0}, {0: 0.0}]
+
+
+def test_whitened_advantages_that_are_equal_are_exactly_0():
+    """A mean over tokens that is rounded would leave 5.6e-13 of these, and Adam would step along them."""
+    assert whiten([0.43962] * 7, [298, 289, 280, 246, 35, 137, 113]) == [0.0] * 7
+    assert whiten([0.1, 0.1, 9.0], [3, 4, 0])[:2] == [0.0, 0.0], "no token has the third"
+
+
+@pytest.mark.parametrize(("trained", "estimator"), [(False, "grpo"), (True, "gae")])
+def test_an_advantage_that_no_token_would_get_is_refused(trained: bool, estimator: AdvEstimator):
+    turn = Turn("act", (1,), Completion((3,), (0.0,), "stop"), trained, advantage=1.0)
+    with pytest.raises(ValueError, match=r"turn 0 \(act\) has an advantage of its own, and"):
+        credit_turns(
+            [Trajectory("t", (turn,), reward=1.0)], [1.0], estimator, std_normalization=True, turn_coef=1.0, gamma=1.0
+        )

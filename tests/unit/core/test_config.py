@@ -245,3 +245,31 @@ def test_a_departure_has_the_values_of_the_run() -> None:
     assert departures(line, lr=5e-7) == ("rate 5e-07, group 2, rank None, \\boxed{}",)
     with pytest.raises(ValueError, match=r"departures: \{optimizer.rate\} names no key"):
         departures("{optimizer.rate}")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ({"name": "grpo", "gamma": 0.9}, r"gamma has no place in adv_estimator=grpo; set it to 1\.0"),
+        ({"name": "rloo", "turn_coef": 0.5}, "turn_coef has no place in adv_estimator=rloo"),
+        ({"name": "ppo", "advantage_clip": 1.0}, "advantage_clip has no place in adv_estimator=gae; set it to null"),
+        ({"name": "gigpo", "advantage_clip": 1.0}, "advantage_clip has no place in adv_estimator=gigpo"),
+        ({"name": "reinforce_plus_plus", "advantage_clip": 1.0}, "advantage_clip has no place in adv_estimator=reinf"),
+        ({"name": "ppo", "split_advantage": True}, "split_advantage has no place in adv_estimator=gae"),
+        (
+            {"name": "reinforce_plus_plus", "dynamic_sampling": True},
+            "dynamic_sampling has no place in adv_estimator=re",
+        ),
+        ({"name": "reinforce_plus_plus", "min_group_std": 0.1}, "min_group_std has no place in adv_estimator=reinf"),
+        ({"name": "echo", "rows": "turn"}, "observation_coef is for the tokens between the turns of a row"),
+    ],
+)
+def test_what_an_estimator_would_ignore_is_refused(algorithm, message):
+    with pytest.raises(ValueError, match=message):
+        make_recipe(Recipe, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("role", ["../other", "a/b", "adapter"])
+def test_a_trained_role_is_the_name_of_a_folder(role):
+    with pytest.raises(ValueError, match="its checkpoint is a folder of that name; rename it"):
+        make_recipe(Recipe, roles={role: "trained"})

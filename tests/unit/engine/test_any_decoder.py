@@ -240,6 +240,11 @@ def test_frozen_routers_stay_and_the_rest_learns(tmp_path: Path) -> None:
     assert trainer.precise_weights().keys() == start.keys()
     with pytest.raises(ValueError, match=r"optimizer\.frozen: no weight's name holds 'mlp\.router'"):
         Trainer(model, OptimizerSection(lr=1e-2, frozen=("mlp.router",)))
+    with pytest.raises(ValueError, match=r"optimizer\.frozen: \['model', 'head'\] leave no weight to train"):
+        Trainer(model, OptimizerSection(lr=1e-2, frozen=("model", "head")))
+    lora.add_adapters(model, LoRASection(rank=2, targets=("q_proj",)))
+    with pytest.raises(ValueError, match=r"With model\.lora all are frozen: leave it out there"):
+        Trainer(model, OptimizerSection(lr=1e-2, frozen=("layers.0.",)))
     with pytest.raises(ValueError, match="the model is no mixture of experts"):
         Trainer(
             weights.load(save_model("Gemma", HEADS, tmp_path / "dense")),

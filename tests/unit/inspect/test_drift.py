@@ -351,6 +351,19 @@ def test_weights_that_change_during_a_turn_or_are_old_are_no_drift(policy: FakeP
     assert find_drift(path, policy) == [("t0", {"version"})]
 
 
+def test_the_weights_of_the_policy_score_no_turn_of_another_one(policy: FakePolicy, tmp_path: Path) -> None:
+    rng, task = Random(0), make_task(0)
+    group = [other_weights(policy, trajectory, rng) for trajectory in conversation(policy, task, rng)]
+    for name, found in (("policy", True), ("critic", False)):
+        turned = [replace(t, turns=tuple(replace(turn, policy=name) for turn in t.turns)) for t in group]
+        records = [
+            {**r, "turns": [{**t, "trainer_logprobs": None} for t in r["turns"]]}
+            for r in record_group(policy, task, turned, STEP, rng)
+        ]
+        path = write_record(tmp_path / f"{name}.jsonl.gz", policy.tokenizer, [records])
+        assert any("other_weights" in kinds for _, kinds in find_drift(path, policy, scored=True)) == found
+
+
 def test_a_token_with_two_log_probs_or_too_much_probability_is_inconsistent(policy: FakePolicy, tmp_path: Path) -> None:
     def rollout(ids: tuple[int, ...], logprobs: tuple[float, ...]) -> Trajectory:
         return Trajectory("t1", (Turn("policy", (5, 6), Completion(ids, logprobs, "length", "3"), True),), reward=1.0)

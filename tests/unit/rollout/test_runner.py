@@ -226,6 +226,21 @@ async def test_a_reward_that_is_no_finite_number_fails_its_rollout_by_name(rewar
     assert groups[1][0].log["error"] == f"task t1: the reward is {reward!r}, and must be a finite number"
 
 
+@pytest.mark.parametrize(
+    ("turn", "named"), [({"reward": math.inf}, "reward inf"), ({"advantage": (0.5, math.nan)}, "advantage (0.5, nan)")]
+)
+async def test_a_turn_whose_credit_is_no_finite_number_fails_its_rollout(turn: dict[str, Any], named: str):
+    """Its row would take the gradient of the whole step."""
+    good = Turn("act", (1,), Completion((3, 4), (0.0, 0.0), "stop"), True, reward=1.0)
+
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        return Trajectory(task.task_id, (good, replace(good, **turn) if task.task_id == "t1" else good), reward=1.0)
+
+    groups = await runner(rollout).run_groups(make_tasks(2), 1, Sampling(), seed=0)
+    assert [group[0].failure for group in groups] == [None, "exception_ValueError"]
+    assert named in groups[1][0].log["error"]
+
+
 def test_a_group_that_cannot_be_compared_fails_by_name():
     group = [Trajectory("t", (), reward=0.5), Trajectory("t", (), reward=1.0)]
     task = Task("t", "?", ("x",))

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from agentic.memagent.rollout import SPEC
+from core.config import LoRASection
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.lora import add_adapters
@@ -223,6 +224,18 @@ def test_adapters_are_exported_with_the_base_that_they_are_for(model, tmp_path, 
     source = checkpoint.steps(run.checkpoints_path(0))[0] / "adapter/adapter_model.safetensors"
     assert (tmp_path / "out/adapter/adapter_model.safetensors").read_bytes() == source.read_bytes()
     assert ("warm-started model" if warm_start else "for [Org/Base]") in card
+
+
+def test_a_policy_that_was_trained_beside_is_exported(model, tmp_path):
+    """It lies where an evaluation of the exported folder looks for it, without a path of this machine."""
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    critic = weights.load(model, device="cpu")
+    add_adapters(critic, LoRASection(rank=2))
+    checkpoint.save(run.checkpoints_path(0), 2, critic, tmp_path / "start", {"trainer": {}}, {"critic": critic})
+    run.update_config({**run.config, "roles": {"critic": "trained"}})
+    export(run, tmp_path / "out", "--base-model", "Org/Base")
+    source = checkpoint.steps(run.checkpoints_path(0))[-1] / "critic/model.safetensors"
+    assert (tmp_path / "out/critic/model.safetensors").read_bytes() == source.read_bytes()
 
 
 def test_what_the_config_does_not_account_for_is_not_published(run, tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ from core.rollout.turns import Turns
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.train.command import check_baseline
-from core.train.learner import make_trainer
+from core.train.learner import iterate_update, make_trainer
 from core.train.loop import GRPOLoop
 from core.train.rollout_engine import open_frozen_model
-from core.types import Sampling, Task, Trajectory
+from core.train.trainer import finish
+from core.types import Row, Sampling, Task, Trajectory
 from tests import kit
 
 PROMPT = (1, 2)
@@ -32,9 +35,11 @@ PROMPT = (1, 2)
 class SolverAndCritic(Method):
     """Asks the solver, then the critic about what it wrote. The reward is the share of even ids of both."""
 
+    solver_learns = True
+
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         turns = Turns(sampling)
-        solved = await turns.ask(roles["policy"], "solve", PROMPT, 4)
+        solved = await turns.ask(roles["policy"], "solve", PROMPT, 4, self.solver_learns)
         judged = await turns.ask(roles["critic"], "judge", (*PROMPT, *solved.token_ids), 3)
         ids = solved.token_ids + judged.token_ids
         return Trajectory(task.task_id, tuple(turns.recorded), reward=sum(i % 2 == 0 for i in ids) / len(ids))
@@ -107,6 +112,24 @@ async def test_a_resumed_run_goes_on_with_all_its_policies(qwen2: Path, tmp_path
     await start_loop(recipe, tmp_path / "resumed").run()
     whole, resumed = (kit.read_without_clocks(RunFolder(tmp_path / n).rollouts_path(0)) for n in ("whole", "resumed"))
     assert whole == resumed
+
+
+async def test_a_run_in_which_the_critic_alone_learns_has_learned(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is in bad health, for its replies are cut; a step of the critic is a step. One that it skips is told."""
+    monkeypatch.setattr(SolverAndCritic, "solver_learns", False)
+    loop = start_loop(make_recipe(qwen2, steps=3), tmp_path / "run")
+    await loop.run()
+    loop.check_learned()
+    (*_, last) = RunFolder(tmp_path / "run").read_metrics(0)
+    assert (last["rows"], last["critic_rows"], last["nonfinite_steps"]) == (0, 8, 0.0)
+    assert last["health"].keys() == {"replies_cut"}
+
+    learners = start_loop(make_recipe(qwen2, kl_coef=0.0), tmp_path / "other").learners
+    row = Row((1, 2, 3), (1,), (-1.0,), 1.0, 0)
+    rows = [row, replace(row, advantage=math.nan, policy="critic")]
+    assert finish(iterate_update(learners, rows, None))["nonfinite_steps"] == 0.5
 
 
 async def test_adapters_share_the_weights_of_one_model(qwen2: Path, tmp_path: Path) -> None:

@@ -113,6 +113,19 @@ async def test_groups_that_a_filter_leaves_out_stay_in_the_figures(qwen2: Path, 
     assert train["reward"] == pytest.approx((0.0 + first + 2.0) / 12)
 
 
+async def test_the_kl_is_the_mean_over_the_rollouts_that_have_one(qwen2: Path, tmp_path: Path) -> None:
+    """t0 is filtered, and its rollouts have no KL, which is no KL of 0."""
+    rewards = {"t0": [0.0] * 4, "t1": [1.0, 0.0, 0.0, 1.0]}
+    loop = make_loop(qwen2, tmp_path, OneCallMethod(rewards), run={"eval_every": 0}, dynamic_sampling=True, kl_coef=0.1)
+    trainer = loop.learners["policy"].trainer
+    trainer.measure_kl = lambda rows: {row.rollout_id: 0.5 for row in rows}  # type: ignore[method-assign]
+    await loop._train_step()
+    (train,) = read_stage(tmp_path, "train")
+    assert train["tasks"] == ["t0", "t1", "t2", "t3"]
+    assert train["reference_kl"] == 0.5
+    await loop.learners["policy"].engine.close()
+
+
 async def test_drift_is_counted_and_other_metrics_are_averaged(qwen2: Path, tmp_path: Path) -> None:
     await make_loop(qwen2, tmp_path, OneCallMethod(drift=2.0, turns=3.0)).run()
     (train,), evaluated = read_stage(tmp_path, "train"), read_stage(tmp_path, "eval")[-1]
@@ -368,6 +381,8 @@ async def keep_rewards(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]
 async def test_credit_by_turn_and_kl_are_recorded_and_replayed(
     qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: dict[str, Any], lora: Any, unit: str
 ) -> None:
+    if unit == "turn":
+        algorithm = {key: value for key, value in algorithm.items() if key != "observation_coef"}
     run = {"steps": 2, "eval_every": 0, "record_every": 1, "save_every": 2}
     options: dict[str, Any] = {"tokenizer": kit.train_tokenizer("one two three", 300), "run": run, "lora": lora}
     loop = make_loop(qwen2, tmp_path, TwoTurns(), rows=unit, **options, **algorithm)

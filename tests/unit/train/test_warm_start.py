@@ -69,3 +69,14 @@ def test_a_warm_start_whose_steps_are_all_skipped_says_so_and_ends(model, tmp_pa
         run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"), said.append)
     assert any("warning, steps skipped" in line.note for line in said)
     assert not (tmp_path / "warm_start").exists()
+
+
+def test_frozen_weights_stay_in_the_warm_start_too(model, tmp_path, monkeypatch):
+    demonstrate = lambda rng, recipe, tokenizer: iter([[((1, 2), (3, 4))]])  # noqa: E731
+    monkeypatch.setattr(module, "find_world", lambda method, name: World(demonstrate=demonstrate, in_order=True))
+    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", "optimizer.frozen=[layers.0.]"])
+    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, batch_size=1)})
+    folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+    before, after = (load_file(path / "model.safetensors") for path in (model, folder))
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == {name for name in before if "layers.0." in name}

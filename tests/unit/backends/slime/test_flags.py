@@ -137,8 +137,14 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
             for name in ("turn_grpo", "gigpo", *BATCH_ESTIMATORS)
         ),
         (["algorithm.kl_coef=0.1"], "algorithm.kl_coef is for the embedded backend alone"),
-        (["algorithm.adv_estimator=gae", "algorithm.vf_coef=1"], "algorithm.vf_coef is for the embedded backend alone"),
-        (["algorithm.observation_coef=0.1"], "algorithm.observation_coef is for the embedded backend alone"),
+        (
+            ["algorithm.adv_estimator=gae", "algorithm.vf_coef=1", "algorithm.split_advantage=false"],
+            "algorithm.vf_coef is for the embedded backend alone",
+        ),
+        (
+            ["algorithm.observation_coef=0.1", "algorithm.rows=segment"],
+            "algorithm.observation_coef is for the embedded backend alone",
+        ),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
         (["slime.rollout_gpus=4", JUDGE], "leave none to the policy"),
         (["slime.roles={verifier: judge}"], "roles.verifier is 'judge', which is not in sglang.models (known: none)"),

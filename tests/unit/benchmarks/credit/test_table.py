@@ -80,7 +80,9 @@ def test_every_rule_of_the_table_is_a_recipe_of_its_world() -> None:
     plan = credit.read_plan()
     for name, world in plan.worlds.items():
         for rule, changes in plan.list_rules(name).items():
+            if rule in world.left_out:
+                continue
             words = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
             recipe = method_spec(world.method).load(world.preset, words)
             assert world.steps % credit.THIRDS == 0
-            assert rule in world.left_out or recipe.run.steps >= world.steps
+            assert recipe.run.steps >= world.steps
