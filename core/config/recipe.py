@@ -140,19 +140,11 @@ class AlgorithmSection(GRPOConfig):
         return {**defaults, **values}
 
     @model_validator(mode="after")
-    def _values_are_learned_where_they_are_used(self) -> Self:
-        if (self.adv_estimator == "gae") != bool(self.vf_coef):
-            raise ValueError(
-                f"adv_estimator is {self.adv_estimator} and vf_coef {self.vf_coef:g}: gae needs a value head, which "
-                "vf_coef above 0 trains, and no other estimator uses one"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _estimator_uses_what_is_set(self) -> Self:
         estimator = self.adv_estimator
         unused = {
             "turn_coef": estimator not in ("turn_grpo", "gigpo"),
+            "vf_coef": estimator != "gae",
             "gamma": estimator not in ("gigpo", "gae"),
             "advantage_clip": estimator in (*BATCH_ESTIMATORS, *TURN_ESTIMATORS),
             "split_advantage": estimator == "gae",
@@ -162,6 +154,10 @@ class AlgorithmSection(GRPOConfig):
         for key in (key for key, is_unused in unused.items() if is_unused):
             if getattr(self, key) != (default := type(self).model_fields[key].default):
                 raise ValueError(f"{key} has no place in adv_estimator={estimator}; set it to {json.dumps(default)}")
+        if estimator == "gae" and not self.vf_coef:
+            raise ValueError("adv_estimator=gae needs a value head, which vf_coef trains; set it above 0, such as 0.1")
+        if self.kl_coef and self.std_normalization and estimator in ("grpo", "turn_grpo", "gigpo"):
+            raise ValueError("std_normalization scales a KL of any size to 1; for kl_coef, set std_normalization=false")
         if self.observation_coef and self.rows == "turn":
             raise ValueError("observation_coef is for the tokens between the turns of a row; set rows=segment")
         return self
@@ -442,7 +438,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _old_rollouts_are_corrected(self) -> Recipe:
-        if self.rollout.ahead and self.algorithm.tis is None:
+        if self.rollout.ahead and self.algorithm.tis is None and not self.algorithm.loss_mode.startswith("dppo"):
             raise ValueError("rollout.ahead trains on rollouts of older weights; set algorithm.tis, such as [0, 2]")
         if self.rollout.ahead and self.algorithm.dynamic_sampling:
             raise ValueError(

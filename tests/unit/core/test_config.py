@@ -261,12 +261,22 @@ def test_a_departure_has_the_values_of_the_run() -> None:
             "dynamic_sampling has no place in adv_estimator=re",
         ),
         ({"name": "reinforce_plus_plus", "min_group_std": 0.1}, "min_group_std has no place in adv_estimator=reinf"),
+        ({"name": "ppo", "vf_coef": 0.0}, "adv_estimator=gae needs a value head, which vf_coef trains"),
+        ({"name": "grpo", "kl_coef": 0.1}, "std_normalization scales a KL of any size to 1; for kl_coef, set std_norm"),
         ({"name": "echo", "rows": "turn"}, "observation_coef is for the tokens between the turns of a row"),
     ],
 )
 def test_what_an_estimator_would_ignore_is_refused(algorithm, message):
     with pytest.raises(ValueError, match=message):
         make_recipe(Recipe, algorithm=algorithm)
+
+
+def test_a_loss_whose_ratio_is_to_the_engine_corrects_old_rollouts_by_itself():
+    ahead = {"tasks_per_step": 1, "group_size": 2, "ahead": 1}
+    recipe = make_recipe(Recipe, rollout=ahead, algorithm={"name": "dppo"})
+    assert recipe.algorithm.tis is None
+    with pytest.raises(ValueError, match=r"trains on rollouts of older weights; set algorithm\.tis"):
+        make_recipe(Recipe, rollout=ahead, algorithm={"name": "gspo"})
 
 
 @pytest.mark.parametrize("role", ["../other", "a/b", "adapter"])

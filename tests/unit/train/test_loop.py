@@ -116,7 +116,8 @@ async def test_groups_that_a_filter_leaves_out_stay_in_the_figures(qwen2: Path, 
 async def test_the_kl_is_the_mean_over_the_rollouts_that_have_one(qwen2: Path, tmp_path: Path) -> None:
     """t0 is filtered, and its rollouts have no KL, which is no KL of 0."""
     rewards = {"t0": [0.0] * 4, "t1": [1.0, 0.0, 0.0, 1.0]}
-    loop = make_loop(qwen2, tmp_path, OneCallMethod(rewards), run={"eval_every": 0}, dynamic_sampling=True, kl_coef=0.1)
+    options = {"dynamic_sampling": True, "kl_coef": 0.1, "std_normalization": False}
+    loop = make_loop(qwen2, tmp_path, OneCallMethod(rewards), run={"eval_every": 0}, **options)
     trainer = loop.learners["policy"].trainer
     trainer.measure_kl = lambda rows: {row.rollout_id: 0.5 for row in rows}  # type: ignore[method-assign]
     await loop._train_step()
@@ -371,8 +372,8 @@ async def keep_rewards(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]
 @pytest.mark.parametrize(
     ("algorithm", "lora"),
     [
-        ({"kl_coef": 0.1}, None),
-        ({"kl_coef": 0.1}, {"rank": 4}),
+        ({"kl_coef": 0.1, "std_normalization": False}, None),
+        ({"kl_coef": 0.1, "std_normalization": False}, {"rank": 4}),
         ({"adv_estimator": "gigpo", "gamma": 0.9}, None),
         ({"adv_estimator": "reinforce_plus_plus", "observation_coef": 0.5}, None),
     ],

@@ -136,7 +136,10 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
             )
             for name in ("turn_grpo", "gigpo", *BATCH_ESTIMATORS)
         ),
-        (["algorithm.kl_coef=0.1"], "algorithm.kl_coef is for the embedded backend alone"),
+        (
+            ["algorithm.kl_coef=0.1", "algorithm.std_normalization=false"],
+            "algorithm.kl_coef is for the embedded backend alone",
+        ),
         (
             ["algorithm.adv_estimator=gae", "algorithm.vf_coef=1", "algorithm.split_advantage=false"],
             "algorithm.vf_coef is for the embedded backend alone",

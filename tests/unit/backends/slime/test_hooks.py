@@ -125,7 +125,10 @@ def sample(label: str = "1", **fields: Any) -> Sample:
             "--advantage-estimator is gspo, must be grpo: the recipe's algorithm.loss_mode",
         ),
         (use(loss_mode="cispo"), "--advantage-estimator is grpo, must be cispo: the recipe's algorithm.loss_mode"),
-        (use(kl_coef=0.1), "algorithm.kl_coef is for the embedded backend alone; on slime set algorithm.kl_coef=0.0"),
+        (
+            use(kl_coef=0.1, std_normalization=False),
+            "algorithm.kl_coef is for the embedded backend alone; on slime set algorithm.kl_coef=0.0",
+        ),
         (use(adv_estimator="gae", vf_coef=1.0, rows="turn"), "algorithm.vf_coef is for the embedded backend alone"),
         (use(loss_mode="dppo_tv"), "loss_mode=dppo_tv is no loss of slime"),
         (

@@ -91,7 +91,11 @@ def test_advantages_by_turn_are_refused_by_name(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize(
     ("key", "more"),
-    [("kl_coef", ()), ("observation_coef", ("algorithm.rows=segment",)), ("vf_coef", ("algorithm.adv_estimator=gae",))],
+    [
+        ("kl_coef", ("algorithm.std_normalization=false",)),
+        ("observation_coef", ("algorithm.rows=segment",)),
+        ("vf_coef", ("algorithm.adv_estimator=gae",)),
+    ],
 )
 def test_what_the_loss_of_verl_lacks_is_refused(tmp_path: Path, key: str, more: tuple[str, ...]) -> None:
     recipe = method_spec("memagent").load("tiny")
