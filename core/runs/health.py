@@ -53,14 +53,16 @@ SIGNS = (
     ),
     Sign(
         "rewards_equal",
-        lambda m, bounds: m["reward_std"] == 0,
+        lambda m, bounds: (
+            m["reward_std"] == 0 and not m.get("pg_loss")
+        ),  # a value head, or turns, may teach all the same
         "every rollout of the step has the reward {reward:.3g}, so no weight learns from it",
         f"{READ}: is the reward function right, and has the answer the form that it wants? If all tasks are too hard, "
         "take easier ones or a stronger model; if all are solved, the run is done",
     ),
     Sign(
         "no_signal",
-        lambda m, bounds: m["groups_with_signal"] == 0 < m["reward_std"],
+        lambda m, bounds: m["groups_with_signal"] == 0 < m["reward_std"] and not m.get("pg_loss"),
         "in no group do the rewards differ, so no weight learns from them",
         "take tasks that are solved sometimes, or raise rollout.group_size or rollout.temperature",
     ),

@@ -52,6 +52,14 @@ def test_each_sign_begins_after_its_patience_and_ends(name: str) -> None:
     assert not health.active
 
 
+@pytest.mark.parametrize("name", ["rewards_equal", "no_signal"])
+def test_equal_rewards_that_teach_are_no_sign(name: str) -> None:
+    """With a value head, rewards of turns, or one rollout a task in a normalised batch, weights do learn from them."""
+    health = Health(HealthSection())
+    assert not any(follow(health, *[{**ILL[name], "pg_loss": -0.2}] * 4))
+    assert any(follow(health, *[{**ILL[name], "pg_loss": 0.0}] * 4))
+
+
 def test_every_sign_is_tried_here_and_has_a_fix() -> None:
     assert ILL.keys() == FIXES.keys()
     assert all(FIXES.values())
