@@ -139,7 +139,7 @@ class Turn:
     state: str | None = None
     """Names the state of the environment before this turn, for `gigpo`; None stands for the prompt."""
     advantage: Advantage | None = None
-    """Holds what the method itself says: one number, or one for each sampled token. Then no estimator is asked."""
+    """Holds what the method itself says, once or for each sampled token, of a rollout that no filter leaves out."""
     policy: str = POLICY
     """Names the trained policy that sampled the turn."""
 

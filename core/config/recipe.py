@@ -149,7 +149,7 @@ class AlgorithmSection(GRPOConfig):
             "advantage_clip": estimator in (*BATCH_ESTIMATORS, *TURN_ESTIMATORS),
             "split_advantage": estimator == "gae",
             "dynamic_sampling": estimator in (*TURN_ESTIMATORS, *WITHOUT_MEAN),  # groups that agree may teach
-            "min_group_std": estimator in WITHOUT_MEAN,
+            "min_group_std": estimator in (*TURN_ESTIMATORS, *WITHOUT_MEAN),
         }
         for key in (key for key, is_unused in unused.items() if is_unused):
             if getattr(self, key) != (default := type(self).model_fields[key].default):

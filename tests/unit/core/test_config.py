@@ -261,6 +261,7 @@ def test_a_departure_has_the_values_of_the_run() -> None:
             "dynamic_sampling has no place in adv_estimator=re",
         ),
         ({"name": "reinforce_plus_plus", "min_group_std": 0.1}, "min_group_std has no place in adv_estimator=reinf"),
+        ({"name": "turn_grpo", "min_group_std": 0.1}, "min_group_std has no place in adv_estimator=turn_grpo"),
         ({"name": "ppo", "vf_coef": 0.0}, "adv_estimator=gae needs a value head, which vf_coef trains"),
         ({"name": "grpo", "kl_coef": 0.1}, "std_normalization scales a KL of any size to 1; for kl_coef, set std_norm"),
         ({"name": "echo", "rows": "turn"}, "observation_coef is for the tokens between the turns of a row"),
