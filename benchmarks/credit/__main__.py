@@ -138,8 +138,8 @@ def write_table(plan: Plan, out: Path) -> str:
     head = ["rule", "rate", "untrained", *(f"after {third} of {THIRDS}" for third in range(1, THIRDS + 1)), "s a step"]
     parts = []
     for name, world in plan.worlds.items():
-        lines = list(_list_rows(plan, name, out / name))
-        if lines:
+        if (out / name).is_dir():
+            lines = list(_list_rows(plan, name, out / name))
             about = f"{name}: {world.steps} steps, {len(plan.seeds)} seeds, {TEST_TASKS} test tasks, %"
             parts.append(f"{about}\n\n{markdown(head, *lines)}")
     return "\n\n".join(parts) + "\n"

@@ -13,8 +13,8 @@ together. Neither needs the other.
 - When every task has been seen, all that have rested are drawn by their last group, or all if none has. One that agreed
   has a tenth of the mean weight, so it comes back now and then: the policy may have learned to solve it, or forgotten.
 
-Each draw has a chance, which the record of its step holds: `chances` maps a task to the chance that a place of the step
-took it, so the places could be weighed as if all tasks had been drawn alike.
+Each draw has a chance, which the record of its step holds: the chance that a place of the step, the first to be filled,
+took this task. Tasks that rest have none.
 
 The outcomes are in the records of the steps in metrics.jsonl. A run that resumes reads them there, and draws the tasks
 that it would have drawn without the break.

@@ -145,6 +145,9 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
     method = spec.build(recipe, tokenizer)
     try:
         check_roles(method, recipe.roles)
+        for role in recipe.trained_roles:
+            if role not in method.needs:
+                raise RecipeError(f"roles.{role} is trained, and the method never asks it; leave it out")
         return method.sandbox
     finally:
         asyncio.run(method.close())

@@ -57,6 +57,7 @@ def test_a_good_start_trains(no_training: list[str], tmp_path: Path, model: Path
     ("setting", "named"),
     [
         ("model.path=/no/model", "/no/model"),
+        ("roles.helper=trained", "roles.helper is trained, and the method never asks it"),
         ("data.train=/no/train.jsonl", "/no/train.jsonl: no such file"),
         ("data.eval=/no/dev.jsonl", "/no/dev.jsonl: no such file"),
         ("model.compile=true", "set model.compile=false"),
