@@ -93,8 +93,9 @@ def test_every_estimator(run: Run, case: Case, estimator: str, tokenizer: Any, r
     tasks = list(case.faulty)
     values = case.recipe(tasks_per_step=len(tasks))
     of_turns = estimator in TURN_ESTIMATORS
-    values["algorithm"] |= {"adv_estimator": estimator, "turn_coef": 0.5, "gamma": 0.9, "kl_loss_coef": 0.1}
-    values["algorithm"] |= {"rows": "turn"} if of_turns else {}
+    values["algorithm"] |= {"adv_estimator": estimator, "kl_loss_coef": 0.1}
+    values["algorithm"] |= {"rows": "turn", "turn_coef": 0.5} if of_turns else {}
+    values["algorithm"] |= {"gamma": 0.9} if estimator == "gigpo" else {}
     if of_turns and request.node.callspec.params["run"] == "verl":
         with pytest.raises(RecipeError, match=f"adv_estimator={estimator} has no place on verl, .* the rewards of tur"):
             run(values, tasks)
