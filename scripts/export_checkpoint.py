@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from core.config import Recipe, RecipeError
+from core.config.recipe import TRAINED
 from core.engine import lora, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id, read_json
 from core.options import show_errors
@@ -62,7 +63,7 @@ def export_checkpoint(run: RunFolder, source: Path, out: Path, base_model: str |
     text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
     (partial / "recipe.yaml").write_text(text, encoding="utf-8")
     # Policies that were trained beside are where evaluations look for them.
-    beside = [role for role, place in run.config.get("roles", {}).items() if place == "trained"]
+    beside = [role for role, place in run.config.get("roles", {}).items() if place == TRAINED]
     for name in (name for name in (lora.FOLDER, *beside) if (source / name).is_dir()):
         shutil.copytree(source / name, partial / name)
     for folder in (partial, *(partial / role for role in beside if (partial / role).is_dir())):

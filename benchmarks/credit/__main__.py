@@ -15,6 +15,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -102,7 +103,7 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
     for baseline in world.baselines:
         run(world, out / "baselines", settings, baseline)
     words = ["tokentrue", "evaluate", "heldout", world.method, "--run", "{out}", "--data", f"test={world.test}"]
-    evaluate = shlex.join([*words, "--tasks", str(TEST_TASKS), "--variants", "untrained", *world.baselines])
+    evaluate = shlex.join([*words, "--tasks", str(TEST_TASKS), "--variants", *world.baselines])
     if world.baselines:
         run(world, out / "baselines", settings, world.baselines[0], evaluate)
 
@@ -151,28 +152,32 @@ def _list_rows(plan: Plan, name: str, out: Path) -> Iterator[list[str]]:
         if rule in world.left_out:
             yield [rule, world.left_out[rule], *[""] * (THIRDS + 2)]
         elif (out / rule / ".run-done").exists():
-            scores = [_score(plan, out / rule, third * world.steps // THIRDS) for third in range(THIRDS + 1)]
+            found = _score(plan, out / rule)
+            scores = [found[third * world.steps // THIRDS] for third in range(THIRDS + 1)]
             steps = [r for s in plan.seeds for r in RunFolder(out / rule).read_metrics(s) if r["stage"] == "train"]
             seconds = fmean(record["seconds"] for record in steps)
             yield [rule, f"{choose_rate(plan, out, rule):g}", *map(_show, scores), f"{seconds:.1f}"]
     results = RunFolder(out / "baselines").evaluations() if (out / "baselines").exists() else []
-    for variant in ("untrained", *world.baselines):
+    for variant in world.baselines:
         of_variant = [result.scores["official"] for result in results if result.variant == variant]
         if of_variant:
             yield [variant, "", *[""] * THIRDS, _show(mean_ci(of_variant, same_tasks=True)), ""]
 
 
-def _score(plan: Plan, out: Path, step: int) -> Estimate:
-    """Return the mean score on the test tasks at a step, over tasks and seeds; a failed rollout has 0.
+def _score(plan: Plan, out: Path) -> dict[int, Estimate]:
+    """Return the mean score on the test tasks at each evaluated step, over tasks and seeds; a failed rollout has 0.
 
     The score is the metric `official`, or the reward of a method without it.
     """
-    by_seed = []
+    by_step: defaultdict[int, list[list[float]]] = defaultdict(list)
     for seed in plan.seeds:
-        rollouts = read_rollouts(RunFolder(out).rollouts_path(seed))
-        measured = [rollout for rollout in rollouts if (rollout.stage, rollout.step) == ("eval", step)]
-        by_seed.append([rollout.metrics.get("official", rollout.reward or 0.0) for rollout in measured])
-    return mean_ci(by_seed, same_tasks=True)
+        of_seed: defaultdict[int, list[float]] = defaultdict(list)
+        for rollout in read_rollouts(RunFolder(out).rollouts_path(seed)):
+            if rollout.stage == "eval":
+                of_seed[rollout.step].append(rollout.metrics.get("official", rollout.reward or 0.0))
+        for step, scores in of_seed.items():
+            by_step[step].append(scores)
+    return {step: mean_ci(by_seed, same_tasks=True) for step, by_seed in by_step.items()}
 
 
 def _show(found: Estimate) -> str:

@@ -89,7 +89,9 @@ def credit_turns(
     """
     # Maps what turns have in common, to be compared, to what each of them earned: (rollout, place) -> value.
     compared: defaultdict[Hashable, dict[tuple[int, int], float]] = defaultdict(dict)
-    for number, (trajectory, advantage) in enumerate(zip(group, advantages, strict=True)):
+    trained_places = [[place for place, turn in enumerate(t.turns) if turn.trained] for t in group]
+    members = list(zip(group, advantages, trained_places, strict=True))
+    for number, (trajectory, advantage, trained) in enumerate(members):
         for place, turn in enumerate(trajectory.turns):
             if turn.reward is not None and not turn.trained:
                 raise ValueError(f"turn {place} ({turn.role}) has a reward and is not trained; reward a trained turn")
@@ -98,7 +100,6 @@ def credit_turns(
                 raise ValueError(f"turn {place} ({turn.role}) has an advantage of its own, and {reason}; leave it out")
         if advantage is None:
             continue
-        trained = [place for place, turn in enumerate(trajectory.turns) if turn.trained]
         if adv_estimator == "turn_grpo":
             for count, place in enumerate(trained):
                 if (reward := trajectory.turns[place].reward) is not None:
@@ -113,8 +114,7 @@ def credit_turns(
         normalised = group_advantages(list(values.values()), std_normalization=std_normalization)
         extra |= {key: value for key, value in zip(values, normalised, strict=True) if value is not None}
     credits: list[dict[int, float] | None] = []
-    for number, (trajectory, advantage) in enumerate(zip(group, advantages, strict=True)):
-        trained = [place for place, turn in enumerate(trajectory.turns) if turn.trained]
+    for number, (trajectory, advantage, trained) in enumerate(members):
         if advantage is None:
             credits.append(None)
         elif adv_estimator == "gae":

@@ -32,8 +32,8 @@ def grpo_loss(
 
     `logprobs_T` (with gradient) and `old_logprobs_T` are the trainer's, now and before the first step on this batch;
     `rollout_logprobs_T` are the inference engine's; all in nats, float32 or wider. `sequence_T` numbers the row of each
-    token, which loss_mode gspo needs. Tokens with mask 0 are dropped
-    before any arithmetic: whatever they hold, they add nothing to loss or gradient.
+    token, which loss_mode gspo needs. Tokens with mask 0 are dropped before any arithmetic: whatever they hold, they
+    add nothing to loss or gradient.
 
     Raises:
         ValueError: the reference log-probs, the entropy or the rows that a setting needs are missing.

@@ -122,10 +122,7 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     },
     # MT-GRPO, arXiv 2505.11821 (version 1), and its released code
     "turn_grpo": {
-        "adv_estimator": (
-            "turn_grpo",
-            "released code: A_outcome + coefficient A_turn for the turn that calls the tool",
-        ),
+        "adv_estimator": ("turn_grpo", "released code: A_outcome + coefficient A_turn for the turn that calls"),
         "std_normalization": (True, "released code: (r - mean) / (std + 1e-4)"),
         "turn_coef": (1.0, "released code: turn_advantage_coef 1.0"),
         "loss_agg": ("token", "released code: a mean over tokens"),

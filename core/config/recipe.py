@@ -93,7 +93,8 @@ class AlgorithmSection(GRPOConfig):
     adv_estimator: AdvEstimator = "grpo"
     """Names the rule by which rewards become advantages (core/algorithms/advantages.py)."""
     std_normalization: bool = True
-    """Divides the advantages of a group by their standard deviation (GRPO) or not (Dr. GRPO)."""
+    """Divides the advantages of a group by their standard deviation (GRPO) or not (Dr. GRPO). The other estimators than
+    grpo, turn_grpo and gigpo do not."""
     split_advantage: bool = False
     """Gives every turn the advantage of its trajectory divided by the number of turns, instead of all of it."""
     turn_coef: NonNegativeFloat = 1.0
@@ -176,8 +177,9 @@ class AlgorithmSection(GRPOConfig):
 
     def row_options(self) -> dict[str, Any]:
         """Return how groups become rows: the options of core.rollout.rows.rows_from_groups."""
-        names = "adv_estimator std_normalization split_advantage turn_coef gamma kl_coef"
-        names += " advantage_clip min_group_std rows"
+        names = (
+            "adv_estimator std_normalization split_advantage turn_coef gamma kl_coef advantage_clip min_group_std rows"
+        )
         names += " max_response_length overlong_buffer_len overlong_filter update_group_size"
         return {name: getattr(self, name) for name in names.split()}
 

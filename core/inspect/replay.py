@@ -163,7 +163,7 @@ class Replay:
             ours = [(row.ids_crc32, row.trained, row.logprobs_crc32) for row in made]
             theirs = [(row.ids_crc32, row.trained, row.logprobs_crc32) for row in rollout.rows]
             by_turn = {i: t.trained_advantage for i, t in enumerate(rollout.turns) if t.trained_advantage is not None}
-            trained = split_advantages(rows[number], rollout.trajectory().turns)
+            trained = split_advantages(rows[number], [len(turn.sampled) for turn in rollout.turns])
             if ours != theirs or (made and trained != (rollout.advantage, by_turn)):
                 raise ReplayError(
                     f"step {rollout.step}, task {rollout.task_id!r}: the record makes other rows, or another "

@@ -11,13 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
 
-from core.algorithms.advantages import (
-    credit_turns,
-    group_advantages,
-    keep_most_different,
-    overlong_penalty,
-    whiten,
-)
+from core.algorithms.advantages import credit_turns, group_advantages, keep_most_different, overlong_penalty, whiten
 from core.algorithms.coefficients import BATCH_ESTIMATORS
 from core.rollout.turns import extends
 from core.types import Advantage, AdvEstimator, Group, Row, RowUnit, Trajectory, Turn

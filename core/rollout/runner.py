@@ -172,7 +172,7 @@ def has_signal(group: Sequence[Trajectory], min_std: float = 0.0) -> bool:
 
     DAPO's dynamic sampling keeps such groups only.
     """
-    rewards = [t.reward for t in group if t.status != "failed" and t.reward is not None]
+    rewards = _valid_rewards(group)
     return len(set(rewards)) > 1 and stdev(rewards) >= min_std
 
 
@@ -181,7 +181,10 @@ def measure_agreement(groups: Sequence[Group]) -> dict[str, float]:
 
     Failed rollouts do not count.
     """
-    rewards = [{t.reward for t in group if t.status != "failed" and t.reward is not None} for group in groups]
-    agreed = [reward for values in rewards if len(values) == 1 for reward in values]
+    agreed = [reward for group in groups if len(values := set(_valid_rewards(group))) == 1 for reward in values]
     easy = sum(reward > 0 for reward in agreed)
     return {"easy_groups": easy / len(groups), "hard_groups": (len(agreed) - easy) / len(groups)}
+
+
+def _valid_rewards(group: Group) -> list[float]:
+    return [t.reward for t in group if t.status != "failed" and t.reward is not None]

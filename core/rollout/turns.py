@@ -76,9 +76,10 @@ class Turns:
         """
         for place, turn in reversed([*enumerate(self.recorded)]):
             if turn.role == role:
-                earned = turn.reward if reward is None else reward
-                named = turn.state if state is None else str(derive_seed(*state))
-                self.recorded[place] = replace(turn, reward=earned, state=named) if turn.trained else turn
+                if turn.trained:
+                    earned = turn.reward if reward is None else reward
+                    named = turn.state if state is None else str(derive_seed(*state))
+                    self.recorded[place] = replace(turn, reward=earned, state=named)
                 return
 
 

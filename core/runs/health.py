@@ -53,9 +53,8 @@ SIGNS = (
     ),
     Sign(
         "rewards_equal",
-        lambda m, bounds: (
-            m["reward_std"] == 0 and not m.get("pg_loss")
-        ),  # a value head, or turns, may teach all the same
+        # A value head, or turns, may teach all the same.
+        lambda m, bounds: m["reward_std"] == 0 and not m.get("pg_loss"),
         "every rollout of the step has the reward {reward:.3g}, so no weight learns from it",
         f"{READ}: is the reward function right, and has the answer the form that it wants? If all tasks are too hard, "
         "take easier ones or a stronger model; if all are solved, the run is done",

@@ -234,7 +234,7 @@ def record_rollout(
             trained = iter(_round_all([x for x, mask in zip(logprobs, row.loss_mask, strict=True) if mask]))
             for place in row.turns:
                 turns[place]["trainer_logprobs"] = [next(trained, None) for _ in turns[place]["sampled"]]
-    advantage, by_turn = split_advantages([row for row, _, _ in rows], trajectory.turns)
+    advantage, by_turn = split_advantages([row for row, _, _ in rows], [len(turn["sampled"]) for turn in turns])
     for place, value in by_turn.items():
         turns[place]["trained_advantage"] = jsonable(value)
     return {
@@ -261,8 +261,11 @@ def record_rollout(
     }
 
 
-def split_advantages(rows: Sequence[Row], turns: Sequence[Turn]) -> tuple[float | None, dict[int, Advantage]]:
-    """Return the advantage of all rows of a rollout, if they have one, or else that of each turn, by its place."""
+def split_advantages(rows: Sequence[Row], sampled: Sequence[int]) -> tuple[float | None, dict[int, Advantage]]:
+    """Return the advantage of all rows of a rollout, if they have one, or else that of each turn, by its place.
+
+    `sampled` counts the tokens that each turn sampled.
+    """
     if not rows:
         return None, {}
     first = rows[0].advantage
@@ -273,7 +276,7 @@ def split_advantages(rows: Sequence[Row], turns: Sequence[Turn]) -> tuple[float 
         # The trained tokens of a row are the completions of its turns, one after the other.
         trained = (a for a, mask in zip(row.advantages, row.loss_mask, strict=True) if mask)
         for place in row.turns:
-            values = tuple(islice(trained, len(turns[place].completion.token_ids)))
+            values = tuple(islice(trained, sampled[place]))
             by_turn[place] = values[0] if len(set(values)) == 1 else values
     return None, by_turn
 

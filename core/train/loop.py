@@ -116,6 +116,7 @@ class GRPOLoop:
         self.progress = Progress(recipe.run.steps, f"seed {seed}", show=show)
         self.progress.tell("loading the model")
         self.learners = open_learners(recipe, start, tokenizer, folder.served_path(seed), seed)
+        self.beside = {name: learner for name, learner in self.learners.items() if name != POLICY}
         self.runner = Runner(
             method,
             Roles({**(roles or {}), **{name: each.engine.policy for name, each in self.learners.items()}}),
@@ -136,10 +137,10 @@ class GRPOLoop:
         newest = checkpoint.latest(self.checkpoints)
         step, last_logged = 0, -1  # without a checkpoint, the evaluation before the first step is repeated
         if newest is not None:
-            policy, *others = self.learners.items()
-            state = checkpoint.load(newest, policy[1].model)
-            policy[1].trainer.load_state(state["trainer"])
-            for name, learner in others:
+            policy = self.learners[POLICY]
+            state = checkpoint.load(newest, policy.model)
+            policy.trainer.load_state(state["trainer"])
+            for name, learner in self.beside.items():
                 checkpoint.load_weights(newest / name, learner.model)
                 learner.trainer.load_state(state["beside"][name])
             self.stream.cursor = state["cursor"]
@@ -366,13 +367,13 @@ class GRPOLoop:
     def _save(self) -> None:
         # A run that resumes here samples again what was sampled ahead and not trained.
         untrained = len(self.pending_batches) * self.recipe.rollout.tasks_per_step
-        policy, *others = self.learners.items()
-        state: dict[str, Any] = {"trainer": policy[1].trainer.state(), "cursor": self.stream.cursor - untrained}
-        state["beside"] = {name: learner.trainer.state() for name, learner in others}
+        policy = self.learners[POLICY]
+        state: dict[str, Any] = {"trainer": policy.trainer.state(), "cursor": self.stream.cursor - untrained}
+        state["beside"] = {name: learner.trainer.state() for name, learner in self.beside.items()}
         for log in (self.metrics, self.rollouts):
             log.sync()  # a checkpoint must not outlive the records of the steps before it
-        beside = {name: learner.model for name, learner in others}
-        checkpoint.save(self.checkpoints, self.step, policy[1].model, self.start, state, beside)
+        beside = {name: learner.model for name, learner in self.beside.items()}
+        checkpoint.save(self.checkpoints, self.step, policy.model, self.start, state, beside)
 
     def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], watched: Watched) -> None:
         """Record all rollouts of a step with their rows."""

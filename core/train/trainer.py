@@ -53,21 +53,17 @@ class _StepRows(NamedTuple):
     """Holds the rows of one optimizer step that have a gradient, and what they weigh in the average over all its rows.
 
     `masks` mark the response tokens whose log-probs the step needs: the trained ones, and with an `observation_coef`
-    those between them. `scales` is the factor of each row in that average; `share` is the part of the average that
-    falls to these rows. `total` is what all tokens weigh together: 1, but not with `loss_agg` constant, which is no
-    average.
+    the `observed` tokens between them. `scales` is the factor of each row in that average; `share` is the part of the
+    average that falls to these rows. `total` is what all tokens weigh together: 1, but not with `loss_agg` constant,
+    which is no average.
     """
 
     rows: list[Row]
     masks: list[tuple[int, ...]]
+    observed: int
     scales: list[float]
     share: float
     total: float
-
-    @property
-    def observed(self) -> int:
-        """Count the tokens between turns, whose log-probs the step needs."""
-        return sum(map(sum, self.masks)) - sum(row.trained_tokens for row in self.rows)
 
 
 class Trainer:
@@ -297,7 +293,8 @@ class Trainer:
         share, total = part / whole if selected else 0.0, whole if self.loss_agg == "constant" else 1.0
         kept = [row for row, _ in selected]
         masks = [(1,) * len(row.loss_mask) if self.grpo.observation_coef else row.loss_mask for row in kept]
-        return _StepRows(kept, masks, [s for _, s in selected], share, total)
+        observed = sum(map(sum, masks)) - sum(row.trained_tokens for row in kept)
+        return _StepRows(kept, masks, observed, [s for _, s in selected], share, total)
 
     def _pack(self, rows: Sequence[Row], masks: Sequence[Sequence[int]]) -> list[Pack]:
         predicted = [replace(row, loss_mask=tuple(mask)) for row, mask in zip(rows, masks, strict=True)]

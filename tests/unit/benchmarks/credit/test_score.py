@@ -21,5 +21,6 @@ def test_the_score_of_a_method_without_an_official_metric_is_its_reward(tmp_path
     log = RolloutLog(folder.rollouts_path(0), lambda ids: [b"x"] * len(ids))
     for step, measured in ((0, rollouts[3:4] * 5), (16, rollouts)):
         log.append([record_rollout("eval", step, i, Task("t", "?", ("x",)), t) for i, t in enumerate(measured)])
-    assert _score(plan, tmp_path, 16).mean == (1 + 1 + 0 + 0 + 0.5) / 5
-    assert _score(plan, tmp_path, 0).mean == 0
+    scores = _score(plan, tmp_path)
+    assert scores[16].mean == (1 + 1 + 0 + 0 + 0.5) / 5
+    assert scores[0].mean == 0
