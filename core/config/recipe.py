@@ -50,7 +50,8 @@ class ModelSection(Section):
     """Trains low-rank adapters instead of all weights, in the warm start and the baselines too."""
     compile: Annotated[bool, EMBEDDED_ONLY] = False
     """Compiles the trainer's layers with torch.compile, attention excepted: it needs a C++ compiler, and 5 to 60 s at
-    the start. Sampling is not compiled, so in bfloat16 its log-probs differ a little more from the trainer's."""
+    the start. On CUDA the engine's are compiled too; on a CPU they are not, so in bfloat16 its log-probs differ a little
+    more from the trainer's."""
 
 
 class DataSection(Section):

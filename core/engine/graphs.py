@@ -38,7 +38,7 @@ class DecodeGraphs:
         self._decode = decode
         self._device = device
         self._vocab = vocab
-        self._max_rows = _round_up(max_num_seqs, 4)
+        self._max_rows = _round_up(max_num_seqs, 4, 2)
         self._recordings: dict[tuple[int, int, bool], Replay] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
@@ -52,8 +52,9 @@ class DecodeGraphs:
     ) -> tuple[list[int], list[float]]:
         """Feed each sequence its newest token; return the next ones and their log-probs."""
         count, width = table_NP.shape
-        # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded.
-        shape = _round_up(count, 4), _round_up(width, 16), batch.some_filtered
+        # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded: that takes longer
+        # than many steps, and rows and pages beyond the batch cost little.
+        shape = _round_up(count, 4, 2), _round_up(width, 16, 4), batch.some_filtered
         if shape not in self._recordings:
             self._recordings[shape] = self._record(*shape)
         drawn_3N = self._recordings[shape](ids, positions, table_NP, batch)
@@ -121,11 +122,9 @@ def record(run: Callable[[], Tensor], device: torch.device, pool: Any) -> tuple[
     return graph.replay, written
 
 
-def _round_up(count: int, smallest: int) -> int:
-    """Return the next of `smallest` times 1, 1.5, 2, 3, 4, 6, 8, ...: at most half as much again."""
+def _round_up(count: int, smallest: int, factor: int) -> int:
+    """Return the next of `smallest`, `smallest` times `factor`, times `factor` again, ..."""
     size = smallest
     while size < count:
-        if size + size // 2 >= count:
-            return size + size // 2
-        size *= 2
+        size *= factor
     return size

@@ -190,6 +190,8 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
     def forward(self, x: Tensor) -> Tensor:  # the hidden states [T, C], or the heads of queries or keys [T, H, D]
+        if x.device.type == "cuda":  # there one kernel computes the same, in float32 inside
+            return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
 
 
@@ -317,7 +319,7 @@ class CausalLM(nn.Module):
         self.gradient_checkpointing = False
         """Makes the backward pass compute the activations inside layers again instead of keeping them."""
         self.compiled = False
-        """Compiles what the layers compute before and after attention, where gradients are recorded."""
+        """Compiles what the layers compute before and after attention; on the CPU, where gradients are recorded."""
 
     @property
     def device(self) -> torch.device:
@@ -339,7 +341,7 @@ class CausalLM(nn.Module):
         angles_TD = (positions_T[:, None].float() * self.inv_freq).repeat(1, 2)
         scale = self.config.rope_scale
         rotation = (angles_TD.cos() * scale).to(x_TC.dtype), (angles_TD.sin() * scale).to(x_TC.dtype)
-        compiled = self.compiled and torch.is_grad_enabled()
+        compiled = self.compiled and (torch.is_grad_enabled() or x_TC.device.type == "cuda")
         last = len(self.model.layers) - 1
         for number, layer in enumerate(self.model.layers):
             keep = keep_R if number == last else None

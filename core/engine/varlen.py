@@ -1,13 +1,14 @@
 """Attention in one call for sequences of all lengths, without padding or masks: PyTorch's flash kernel on CUDA.
 
-The kernel takes 16-bit numbers, and needs PyTorch 2.12. Before its first use a probe compares it with
-`scaled_dot_product_attention`. Where it is missing or differs, its callers pad sequences to buckets.
+The kernel takes 16-bit numbers. Before its first use a probe compares it with `scaled_dot_product_attention`. Where it
+is missing or differs, its callers pad sequences to buckets.
 
 Tensor suffixes: core/__init__.py; here Y lists the keys of all sequences, one after the other, without padding.
 """
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from torch.nn.attention.varlen import varlen_attn
 
 PROBED = ((7, 7), (5, 40), (1, 33))
 """Lists the lengths, of queries and of keys, that the probe compares: without and with cached keys."""
+FEWER_KEY_HEADS = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+"""Asks for key heads that several query heads share; PyTorch 2.11 takes them unasked."""
 TOLERANCE = 0.05
 """Bounds the mean difference, relative to the mean size. Another mask makes a difference of about 1."""
 
@@ -57,7 +60,7 @@ class VarlenCall:
         # Numbers are cut to 16 bits after the gathering, so that the gradients of a shared key add up before.
         k_YKD, v_YKD = (x.index_select(0, self.places_Y).to(dtype) for x in (keys, values))
         bounds, longest = (self.query_bounds, self.key_bounds), (self.longest_query, self.longest_key)
-        out_THD = varlen_attn(q_THD.to(dtype), k_YKD, v_YKD, *bounds, *longest, window_size=(-1, 0), enable_gqa=True)
+        out_THD = varlen_attn(q_THD.to(dtype), k_YKD, v_YKD, *bounds, *longest, window_size=(-1, 0), **FEWER_KEY_HEADS)
         return cast(Tensor, out_THD)  # a pair only if the log-sum-exp is asked for
 
 
@@ -97,8 +100,7 @@ def _probe(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, 
             ours = _run(call, inputs, weights_THD)
         except (RuntimeError, TypeError, ValueError) as error:
             warnings.warn(
-                f"torch's varlen attention does not run here (it needs PyTorch 2.12), so sequences are padded: {error}",
-                stacklevel=1,
+                f"torch's varlen attention does not run here, so sequences are padded: {error}", stacklevel=1
             )
             return False
         exact = _run(_attend_one_by_one, [tensor.float() for tensor in inputs], weights_THD)

@@ -10,14 +10,17 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from core.algorithms.grpo import GRPOConfig
-from core.config import OptimizerSection
-from core.engine import varlen, weights
+from core.config import LoRASection, OptimizerSection
+from core.engine import lora, varlen, weights
 from core.engine.engine import Engine
 from core.train import checkpoint, packing
 from core.train.trainer import Trainer
 from core.types import Row, Sampling
 from tests import kit
 from tests.unit.conftest import drain
+from tests.unit.engine import test_any_decoder as other_families
+from tests.unit.train import test_optimizer
+from tests.unit.train.test_optimizer import needs_torchao
 from tests.unit.train.test_packing import make_rows
 
 pytestmark = [
@@ -70,10 +73,24 @@ def test_an_engine_on_another_gpu_than_the_current_one_samples_the_same(qwen2):
     assert sample_all(qwen2, "float32", "cuda:1") == sample_all(qwen2, "float32", "cuda:0")
 
 
+@pytest.mark.parametrize("family", other_families.FAMILIES)
+def test_other_families_are_transformers_on_the_cpu(family, tmp_path):
+    folder = other_families.save_model(family, other_families.FAMILIES[family], tmp_path)
+    theirs, model = other_families.load_theirs(folder), weights.load(folder, device="cuda")
+    for row in other_families.sample(model, max_prefill_tokens=7):
+        expected = other_families.score(theirs, row)
+        torch.testing.assert_close(torch.tensor(row.logprobs), expected.detach(), atol=1e-4, rtol=0)
+    (on_gpu, gpu_weights), (on_cpu, cpu_weights) = (take_step(folder, device) for device in ("cuda", "cpu"))
+    assert on_gpu["grad_norm"] == pytest.approx(on_cpu["grad_norm"], rel=1e-3)
+    changed = torch.cat([(gpu_weights[name] - weight).flatten() for name, weight in cpu_weights.items()])
+    assert changed.abs().quantile(0.99) < 1e-4  # Adam makes a gradient that is all rounding large
+
+
 def take_step(
-    folder: Path, device: str, *, compiled: bool = False, **options: bool
+    folder: Path, device: str, *, compiled: bool = False, adapters: LoRASection | None = None, **options: bool | str
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
     model = weights.load(folder, device=device)
+    lora.add_adapters(model, adapters)
     section = OptimizerSection(lr=1e-3, max_tokens_per_pack=64, bf16_autocast=False, **options)
     trainer = Trainer(model, section, GRPOConfig(kl_loss_coef=0.01), compiled=compiled)
     shared = tuple(range(3, 23))
@@ -108,6 +125,27 @@ def test_a_step_is_that_of_the_cpu(any_model, checkpointing, compiled):
     assert on_gpu["loss"] == pytest.approx(on_cpu["loss"], abs=1e-5)
     for name, tensor in cpu_weights.items():
         torch.testing.assert_close(gpu_weights[name], tensor, atol=1e-4, rtol=0)
+
+
+def test_adapters_take_the_step_of_the_cpu(any_model):
+    adapters = LoRASection(rank=4, targets=("q_proj", "v_proj", "down_proj"))
+    (on_gpu, gpu_weights), (on_cpu, cpu_weights) = (
+        take_step(any_model, device, adapters=adapters) for device in ("cuda", "cpu")
+    )
+    assert on_gpu["grad_norm"] == pytest.approx(on_cpu["grad_norm"], rel=1e-3)
+    for name, tensor in cpu_weights.items():
+        torch.testing.assert_close(gpu_weights[name], tensor, atol=1e-4, rtol=0)
+
+
+@needs_torchao
+def test_moments_of_8_bits_learn_as_whole_ones(tmp_path):
+    folder, losses = kit.save_model(tmp_path, 0, **test_optimizer.SIZES), {}
+    for name in ("adamw", "adamw8bit"):
+        section = test_optimizer.SECTION.model_copy(update={"name": name, "max_tokens_per_pack": 32})
+        trainer = Trainer(weights.load(folder, "bfloat16", "cuda"), section)
+        losses[name] = [trainer.supervised_step(test_optimizer.EXAMPLES)["loss"] for _ in range(20)]
+    assert losses["adamw8bit"][-1] == pytest.approx(losses["adamw"][-1], rel=0.1)
+    assert losses["adamw8bit"][-1] < 0.1 * losses["adamw8bit"][0]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
