@@ -105,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("agentic", "benchmarks", "core", "scripts"):
             raise
-        print(f"error: {error.name or error} is not installed in {sys.prefix}; run bash scripts/setup.sh", file=sys.stderr)
+        missing = error.name or error  # transformers gives no name
+        print(f"error: {missing} is not installed in {sys.prefix}; run bash scripts/setup.sh", file=sys.stderr)
         return 1
 
 

@@ -131,9 +131,7 @@ def measure_serving(model: CausalLM, sequences: int, longest: int) -> Result:
     return {"sequences": sequences, "output_tokens": tokens, "seconds": seconds, "tokens_per_s": tokens / seconds}
 
 
-def measure_training(
-    model: CausalLM, limits: Result, tokens: int, length: int, repeats: int, compiled: bool
-) -> Result:
+def measure_training(model: CausalLM, limits: Result, tokens: int, length: int, repeats: int) -> Result:
     """Time a GRPO step on `tokens` tokens in one pack: rows of `length` that share nothing."""
     rng = random.Random(0)
     new = length // 4
@@ -141,7 +139,8 @@ def measure_training(
         Row(draw_prompt(rng, model.config.vocab_size, length + 1), (1,) * new, (-10.0,) * new, number % 2 - 0.5, number)
         for number in range(tokens // length)
     ]
-    trainer = Trainer(model, OptimizerSection(lr=1e-6, max_tokens_per_pack=tokens, bf16_autocast=False), compiled=compiled)
+    optimizer = OptimizerSection(lr=1e-6, max_tokens_per_pack=tokens, bf16_autocast=False)
+    trainer = Trainer(model, optimizer, compiled=model.compiled)
     seconds = time_call(lambda: trainer.grpo_step(rows), model.device, repeats)
     config = model.config
     # A query sees half of the row on average; scores and values are two products, forward once and backward twice.
@@ -168,16 +167,15 @@ def measure(options: argparse.Namespace) -> Result:
         model = make_model(QUICK if options.quick else QWEN3_06B, device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     model.compiled = options.compile
-    result: Result = {"device": name, "compile": options.compile, "environment": describe_environment(torch.get_num_threads())}
+    result: Result = {"device": name, "environment": describe_environment(torch.get_num_threads())}
+    result["compile"] = options.compile
     limits = result["limits"] = measure_limits(device, 128 if options.quick else 8192)
     print(f"{name}: copies {limits['bytes_per_s'] / 1e9:.0f} GB/s, products {limits['flops_per_s'] / 1e12:.3g} TFLOP/s")
     batches, prompt, steps = ((1, 3), 20, 4) if options.quick else ((1, 64, 256), 512, 64)
     runs: dict[str, Callable[[], list[Result]]] = {
         "decode": lambda: [measure_decode(model, limits, batch, prompt, steps) for batch in batches],
         "serve": lambda: [measure_serving(model, *((3, 110) if options.quick else (256, 1024)))],
-        "train": lambda: [
-            measure_training(model, limits, *((512, 64, 1) if options.quick else (16384, 2048, 5)), options.compile)
-        ],
+        "train": lambda: [measure_training(model, limits, *((512, 64, 1) if options.quick else (16384, 2048, 5)))],
     }
     for part in options.only:
         result[part] = runs[part]()

@@ -49,9 +49,8 @@ class ModelSection(Section):
     lora: Annotated[LoRASection | None, EMBEDDED_ONLY] = None
     """Trains low-rank adapters instead of all weights, in the warm start and the baselines too."""
     compile: Annotated[bool, EMBEDDED_ONLY] = False
-    """Compiles the trainer's layers with torch.compile, attention excepted: it needs a C++ compiler, and 5 to 60 s at
-    the start. On CUDA the engine's are compiled too; on a CPU they are not, so in bfloat16 its log-probs differ a little
-    more from the trainer's."""
+    """Compiles the layers with torch.compile, attention excepted: it needs a C++ compiler, and 5 to 60 s at the start.
+    On a CPU only the trainer's, so in bfloat16 the engine's log-probs differ a little more from them."""
 
 
 class DataSection(Section):

@@ -52,8 +52,8 @@ class DecodeGraphs:
     ) -> tuple[list[int], list[float]]:
         """Feed each sequence its newest token; return the next ones and their log-probs."""
         count, width = table_NP.shape
-        # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded: that takes longer
-        # than many steps, and rows and pages beyond the batch cost little.
+        # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded: a recording
+        # takes longer than many steps, and rows and pages beyond the batch cost little.
         shape = _round_up(count, 4, 2), _round_up(width, 16, 4), batch.some_filtered
         if shape not in self._recordings:
             self._recordings[shape] = self._record(*shape)

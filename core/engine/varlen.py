@@ -12,7 +12,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import cast
 
@@ -23,8 +23,8 @@ from torch.nn.attention.varlen import varlen_attn
 
 PROBED = ((7, 7), (5, 40), (1, 33))
 """Lists the lengths, of queries and of keys, that the probe compares: without and with cached keys."""
-FEWER_KEY_HEADS = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
-"""Asks for key heads that several query heads share; PyTorch 2.11 takes them unasked."""
+ASKS = "enable_gqa" in inspect.signature(varlen_attn).parameters
+"""Says whether key heads that several query heads share must be asked for; PyTorch 2.11 takes them unasked."""
 TOLERANCE = 0.05
 """Bounds the mean difference, relative to the mean size. Another mask makes a difference of about 1."""
 
@@ -60,7 +60,8 @@ class VarlenCall:
         # Numbers are cut to 16 bits after the gathering, so that the gradients of a shared key add up before.
         k_YKD, v_YKD = (x.index_select(0, self.places_Y).to(dtype) for x in (keys, values))
         bounds, longest = (self.query_bounds, self.key_bounds), (self.longest_query, self.longest_key)
-        out_THD = varlen_attn(q_THD.to(dtype), k_YKD, v_YKD, *bounds, *longest, window_size=(-1, 0), **FEWER_KEY_HEADS)
+        attend = partial(varlen_attn, enable_gqa=True) if ASKS else varlen_attn
+        out_THD = attend(q_THD.to(dtype), k_YKD, v_YKD, *bounds, *longest, window_size=(-1, 0))
         return cast(Tensor, out_THD)  # a pair only if the log-sum-exp is asked for
 
 
@@ -99,9 +100,7 @@ def _probe(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, 
         try:
             ours = _run(call, inputs, weights_THD)
         except (RuntimeError, TypeError, ValueError) as error:
-            warnings.warn(
-                f"torch's varlen attention does not run here, so sequences are padded: {error}", stacklevel=1
-            )
+            warnings.warn(f"torch's varlen attention does not run here, so sequences are padded: {error}", stacklevel=1)
             return False
         exact = _run(_attend_one_by_one, [tensor.float() for tensor in inputs], weights_THD)
     off = [((a - b).abs().mean() / b.abs().mean()).item() for a, b in zip(ours, exact, strict=True)]
