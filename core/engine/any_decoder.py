@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -100,7 +101,9 @@ class AnyDecoder(CausalLM):
     def __init__(self, config: ModelConfig, network: Any):
         nn.Module.__init__(self)
         self.config, self.prepacked, self._checkpoints = config, False, False
-        self.experts_per_token = getattr(network.config, "num_experts_per_tok", None) or 0
+        # Families without this function balance their experts otherwise, such as by a bias.
+        if hasattr(sys.modules[type(network).__module__], "load_balancing_loss_func"):
+            self.experts_per_token = getattr(network.config, "num_experts_per_tok", None) or 0
         for module in network.modules():
             if type(module) is nn.Linear:
                 module.__class__ = BatchedLinear

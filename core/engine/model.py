@@ -302,7 +302,7 @@ class CausalLM(nn.Module):
     plain_head = True
     """Says that the logits are hidden states times the head's weight, and no more than a bias."""
     experts_per_token = 0
-    """Counts the experts that a token goes to; 0 for a model without experts."""
+    """Counts the experts that a token goes to; 0 for a model without experts, or without a loss that balances them."""
     keeps_router_logits = False
     router_logits: tuple[Tensor, ...] = ()
     """Holds those of the last forward, [T, experts] for each layer with experts, if `keeps_router_logits`."""

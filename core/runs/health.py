@@ -106,6 +106,12 @@ SIGNS = (
         "sampled. With rollout.ahead, lower that",
     ),
     Sign(
+        "nothing_observed",
+        lambda m, bounds: m["observation_loss"] == 0,
+        "algorithm.observation_coef teaches nothing: no row has a token between its turns",
+        "see that turns go into one row (algorithm.rows), or set it to 0",
+    ),
+    Sign(
         "tools_unused",
         lambda m, bounds: m["calls"] == 0,
         "no rollout called a tool; offered are {tools}",
@@ -177,7 +183,11 @@ class Health:
             "failures", {}
         )
         calls = {name.removeprefix(CALLS): count for name, count in metrics.items() if name.startswith(CALLS)}
+        # Of several trained policies the one that is worst counts; the names of its statistics begin with its own.
+        worst = {"entropy_loss": min, APART: max}
+        by_policy = {name: [v for key, v in metrics.items() if key.endswith(name)] for name in worst}
         return {
+            **{name: worst[name](values) for name, values in by_policy.items() if values},
             "fallen": " and ".join(filter(None, fallen)),
             "least_cut_off": self._least_cut_off,
             "named_failures": ", ".join(f"{count} x {kind}" for kind, count in failures.items()),

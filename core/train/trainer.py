@@ -122,7 +122,10 @@ class Trainer:
         self._optimized = list(self._by_name.values())
         if self.grpo.router_aux_loss_coef:
             if not model.experts_per_token:
-                raise ValueError("router_aux_loss_coef is set, and the model is no mixture of experts; set it to 0")
+                raise ValueError(
+                    "router_aux_loss_coef is set, and transformers has no such loss for the model: it is no mixture of "
+                    "experts, or balances them otherwise. Set it to 0"
+                )
             model.keeps_router_logits = True
         self.value_head = None
         if self.grpo.vf_coef:
@@ -354,10 +357,6 @@ class Trainer:
             loss = loss + self.grpo.observation_coef * observed
             stats |= {"observation_loss": observed.detach(), "loss": loss.detach()}
         if self.grpo.router_aux_loss_coef:
-            if not router_logits:
-                raise ValueError(
-                    "router_aux_loss_coef is set, and transformers tells no router's logits of this family"
-                )
             balance = share * balance_loss(router_logits, self.model.experts_per_token)
             loss = loss + self.grpo.router_aux_loss_coef * balance
             stats |= {"router_aux_loss": balance.detach(), "loss": loss.detach()}

@@ -245,12 +245,10 @@ def test_frozen_routers_stay_and_the_rest_learns(tmp_path: Path) -> None:
     lora.add_adapters(model, LoRASection(rank=2, targets=("q_proj",)))
     with pytest.raises(ValueError, match=r"With model\.lora all are frozen: leave it out there"):
         Trainer(model, OptimizerSection(lr=1e-2, frozen=("layers.0.",)))
-    with pytest.raises(ValueError, match="the model is no mixture of experts"):
-        Trainer(
-            weights.load(save_model("Gemma", HEADS, tmp_path / "dense")),
-            OptimizerSection(lr=0.0),
-            GRPOConfig(router_aux_loss_coef=0.1),
-        )
+    for family in ("Gemma", "DeepseekV3", "Glm4Moe"):
+        other = weights.load(save_model(family, FAMILIES[family], tmp_path / family))
+        with pytest.raises(ValueError, match="it is no mixture of experts, or balances them otherwise"):
+            Trainer(other, OptimizerSection(lr=0.0), GRPOConfig(router_aux_loss_coef=0.1))
 
 
 def test_the_other_parts_of_a_model_with_images_stay_as_they_are(tmp_path: Path, caplog: Any) -> None:

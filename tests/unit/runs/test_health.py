@@ -15,7 +15,8 @@ from core.types import Completion, Task, Trajectory, Turn
 WELL: dict[str, Any] = {
     "reward": 0.5, "reward_std": 0.5, "groups_with_signal": 0.5, "failed": 0.0, "failures": {}, "cut_off": 0.1,
     "entropy_loss": 0.3, "grad_norm": 1.0, "nonfinite_steps": 0.0, "train_rollout_logprob_abs_diff": 1e-6,
-    "calls_search": 1.5, "calls_python": 0.0, "failed_calls": 1.0, "task_rewards": {"": [0.5] * 16},
+    "observation_loss": 2.0, "calls_search": 1.5, "calls_python": 0.0, "failed_calls": 1.0,
+    "task_rewards": {"": [0.5] * 16},
 }  # fmt: skip
 ILL: dict[str, dict[str, Any]] = {
     "steps_skipped": {"nonfinite_steps": 0.5},
@@ -28,6 +29,7 @@ ILL: dict[str, dict[str, Any]] = {
     "more_cut": {"cut_off": 0.7},
     "entropy_gone": {"entropy_loss": 1e-4},
     "engine_apart": {"train_rollout_logprob_abs_diff": 0.3},
+    "nothing_observed": {"observation_loss": 0.0},
     "tools_unused": {"calls_search": 0.0, "failed_calls": 0.0},
     "tools_failed": {"failed_calls": 1.5},
 }
@@ -50,6 +52,14 @@ def test_each_sign_begins_after_its_patience_and_ends(name: str) -> None:
     (ended,) = (lines for lines in follow(health, *[{}] * 5) if lines)
     assert f"over: {name.replace('_', ' ')}" in ended
     assert not health.active
+
+
+@pytest.mark.parametrize("name", ["entropy_gone", "engine_apart"])
+def test_a_sign_of_any_trained_policy_shows(name: str) -> None:
+    health = Health(HealthSection(patience=1))
+    assert not any(follow(health, {"verifier_entropy_loss": 0.3, "verifier_train_rollout_logprob_abs_diff": 0.0}))
+    follow(health, {f"verifier_{key}": value for key, value in ILL[name].items()})
+    assert health.active.keys() == {name}
 
 
 @pytest.mark.parametrize("name", ["rewards_equal", "no_signal"])
