@@ -4,19 +4,22 @@
 
 table.yaml names rules, worlds, rates and seeds. A world's policy is warm-started once, and every cell starts from it.
 Each cell trains one seed at each rate first; the rate with the highest dev reward, averaged over the thirds of the
-budget, trains the seeds of the table. Their scores are of the test tasks, one rollout each, after each third. Killed at
-any moment, the same command goes on.
+budget, trains the seeds of the table. Their scores are of the test tasks, one rollout each, after each third. As many
+cells train at a time as there are cores; what a run prints is in a file beside its folder. Killed at any moment, the
+same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,13 +39,17 @@ REJECTION_RATE = 5e-4
 
 
 class TinyWorld(BaseModel):
-    """Names a tiny world: its preset, steps of a run, the file of test tasks, and rules that it has no room for."""
+    """Names a tiny world: its preset, steps of a run, the file of test tasks, and rules that it has no room for.
+
+    `keys` are keys of the recipe of every run, in which {out} stands for the run's folder.
+    """
 
     model_config = ConfigDict(extra="forbid")
     method: str
     preset: str = "tiny"
     steps: PositiveInt
     test: str
+    keys: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     baselines: list[str] = []
     rules: dict[str, dict[str, Any]] | None = None
@@ -89,23 +96,30 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
     start = out / "start"
     run(world, start, {"run.steps": 1, "run.seeds": [plan.tuning_seed]})  # it needs the warm start alone
     given = {"model.path": str(start / "warm_start"), "warm_start": None, "run.steps": world.steps}
-    given |= {"run.eval_every": world.steps // THIRDS, "run.save_every": world.steps}
-    for rule, changes in plan.list_rules(name).items():
-        if rule in world.left_out or (rules and rule not in rules):
-            continue
+    given |= {"run.eval_every": world.steps // THIRDS, "run.save_every": world.steps, "run.parallel_seeds": 1}
+
+    def train_rule(rule: str, changes: Mapping[str, Any]) -> None:
         placed = {k: v.format(start=start / "warm_start") if isinstance(v, str) else v for k, v in changes.items()}
         cell = {**given, **placed}
         for rate in plan.rates:
             run(world, out / f"{rule}-{rate:g}", {**cell, "optimizer.lr": rate, "run.seeds": [plan.tuning_seed]})
         test = {"data.eval": world.test, "run.eval_tasks": TEST_TASKS, "run.seeds": plan.seeds}
         run(world, out / rule, {**cell, **test, "optimizer.lr": choose_rate(plan, out, rule)})
-    settings = {**given, "run.seeds": plan.seeds, "rejection.lr": REJECTION_RATE}
-    for baseline in world.baselines:
-        run(world, out / "baselines", settings, baseline)
-    words = ["tokentrue", "evaluate", "heldout", world.method, "--run", "{out}", "--data", f"test={world.test}"]
-    evaluate = shlex.join([*words, "--tasks", str(TEST_TASKS), "--variants", *world.baselines])
-    if world.baselines:
-        run(world, out / "baselines", settings, world.baselines[0], evaluate)
+
+    def train_baselines() -> None:
+        settings = {**given, "run.seeds": plan.seeds, "rejection.lr": REJECTION_RATE}
+        for baseline in world.baselines:
+            run(world, out / "baselines", settings, baseline)
+        words = ["tokentrue", "evaluate", "heldout", world.method, "--run", "{out}", "--data", f"test={world.test}"]
+        evaluate = shlex.join([*words, "--tasks", str(TEST_TASKS), "--variants", *world.baselines])
+        if world.baselines:
+            run(world, out / "baselines", settings, world.baselines[0], evaluate)
+
+    wanted = {rule: changes for rule, changes in plan.list_rules(name).items() if not rules or rule in rules}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a run takes one core
+        jobs = [pool.submit(train_rule, rule, wanted[rule]) for rule in wanted if rule not in world.left_out]
+        for job in [*jobs, pool.submit(train_baselines)]:
+            job.result()
 
 
 def run(
@@ -116,12 +130,19 @@ def run(
     if done.exists():
         return
     evaluations = {"test": evaluate} if evaluate else {}
-    changes = {**settings, "experiment.evaluate": evaluations, "experiment.report": []}
+    placed = json.loads(json.dumps(world.keys).replace("{out}", str(out)))
+    changes = {**placed, **settings, "experiment.evaluate": evaluations, "experiment.report": []}
     words = [str(Path(sys.executable).with_name("tokentrue")), "run", world.method, "--preset", world.preset]
     words += ["--out", str(out)]
     words += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    subprocess.run([*words, *(["--baseline", baseline] if baseline else [])], check=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    log = out.parent / f"{out.name}.log"
+    with log.open("a") as file:
+        ended = subprocess.run([*words, *(["--baseline", baseline] if baseline else [])], stdout=file, stderr=file)
+    if ended.returncode:
+        raise RuntimeError(f"{shlex.join(words)} ended with {ended.returncode}; see {log}")
     done.touch()
+    print(f"{out}: {'evaluated' if evaluate else baseline or 'trained'}", flush=True)
 
 
 def choose_rate(plan: Plan, out: Path, rule: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,13 +68,17 @@ def test_dev_chooses_the_rate_and_the_table_has_each_third(tmp_path: Path) -> No
 
 def test_a_cell_that_is_done_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(credit.subprocess, "run", lambda words, check: ran.append(words))
+    ended = SimpleNamespace(returncode=0)
+    monkeypatch.setattr(credit.subprocess, "run", lambda words, **_: ran.append(words) or ended)
     (tmp_path / "cell").mkdir()
     for _ in range(2):
         credit.run(PLAN.worlds["w"], tmp_path / "cell", {"run.seeds": [9], "warm_start": None})
     (words,) = ran
     assert words[1:5] == ["run", "given", "--preset", "tiny"]
     assert {"run.seeds=[9]", "warm_start=null", "experiment.report=[]"} <= set(words)
+    ended.returncode = 1
+    with pytest.raises(RuntimeError, match=r"ended with 1; see .*failed\.log"):
+        credit.run(PLAN.worlds["w"], tmp_path / "failed", {})
 
 
 def test_every_rule_of_the_table_is_a_recipe_of_its_world() -> None:
