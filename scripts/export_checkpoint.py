@@ -35,7 +35,7 @@ from core.train import checkpoint
 
 ADAPTERS = """
 
-`adapter/` holds the run's adapters in PEFT's format, for {base}. The weights here have them merged."""
+`adapter/` holds the run's adapters in PEFT's format, for {base}{kept}. The weights here have them merged."""
 
 
 def export_checkpoint(run: RunFolder, source: Path, out: Path, base_model: str | None, card: str) -> None:
@@ -177,7 +177,8 @@ def write_model_card(run: RunFolder, options: argparse.Namespace, title: str, ba
         f"[{base_model}](https://huggingface.co/{base_model})" if base_model else "a model that has no id on the hub"
     )
     packages = ", ".join(f"{name} {run.versions.get(name)}" for name in ("python", "torch", "transformers"))
-    adapters = ADAPTERS if config["model"].get("lora") else ""
+    section = config["model"].get("lora") or {}
+    adapters, kept = ADAPTERS if section else "", " in 4 bits (NF4)" if section.get("load_in_4bit") else ""
     adapted = "the run's own warm-started model" if config.get("warm_start") else start
     return f"""---
 {yaml.safe_dump(front, sort_keys=False)}---
@@ -185,7 +186,7 @@ def write_model_card(run: RunFolder, options: argparse.Namespace, title: str, ba
 # {name}
 
 {method}, preset `{config["preset"]}` (follows: {config["follows"]}), started from {start}.
-These are the weights of {title}. `recipe.yaml` is the whole recipe.{adapters.format(base=adapted)}
+These are the weights of {title}. `recipe.yaml` is the whole recipe.{adapters.format(base=adapted, kept=kept)}
 
 ## Settings that differ from the preset
 

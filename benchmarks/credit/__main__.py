@@ -36,6 +36,7 @@ from core.runs.run_folder import RunFolder
 THIRDS = 3
 TEST_TASKS = 256
 REJECTION_RATE = 5e-4
+TOKENTRUE = Path(sys.executable).with_name("tokentrue")
 
 
 class TinyWorld(BaseModel):
@@ -53,6 +54,11 @@ class TinyWorld(BaseModel):
     left_out: dict[str, str] = {}
     baselines: list[str] = []
     rules: dict[str, dict[str, Any]] | None = None
+
+    def place_keys(self, out: Path) -> dict[str, Any]:
+        """Return `keys` of the run in a folder."""
+        placed: dict[str, Any] = json.loads(json.dumps(self.keys).replace("{out}", str(out)))
+        return placed
 
 
 class Plan(BaseModel):
@@ -110,10 +116,8 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
         settings = {**given, "run.seeds": plan.seeds, "rejection.lr": REJECTION_RATE}
         for baseline in world.baselines:
             run(world, out / "baselines", settings, baseline)
-        words = ["tokentrue", "evaluate", "heldout", world.method, "--run", "{out}", "--data", f"test={world.test}"]
-        evaluate = shlex.join([*words, "--tasks", str(TEST_TASKS), "--variants", *world.baselines])
         if world.baselines:
-            run(world, out / "baselines", settings, world.baselines[0], evaluate)
+            evaluate_baselines(world, out / "baselines")
 
     wanted = {rule: changes for rule, changes in plan.list_rules(name).items() if not rules or rule in rules}
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a run takes one core
@@ -122,27 +126,39 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
             job.result()
 
 
-def run(
-    world: TinyWorld, out: Path, settings: Mapping[str, Any], baseline: str | None = None, evaluate: str | None = None
-) -> None:
+def run(world: TinyWorld, out: Path, settings: Mapping[str, Any], baseline: str | None = None) -> None:
     """Train a run of a world's preset into a folder, unless it is done. `settings` are keys of the recipe."""
-    done = out / f".{baseline or 'run'}{'-evaluated' if evaluate else ''}-done"
+    changes = {**world.place_keys(out), **settings, "experiment.evaluate": {}, "experiment.report": []}
+    words = ["run", world.method, "--preset", world.preset, "--out", str(out)]
+    words += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    call(out, baseline or "run", [*words, *(["--baseline", baseline] if baseline else [])])
+
+
+def evaluate_baselines(world: TinyWorld, out: Path) -> None:
+    """Play the test tasks by the baselines of a run, beside the services of its world."""
+    words = ["evaluate", "heldout", world.method, "--run", str(out), "--data", f"test={world.test}"]
+    words += ["--tasks", str(TEST_TASKS), "--variants", *world.baselines]
+    for services, logs in world.place_keys(out).get("experiment.services", {}).items():
+        words = ["serve", "services", services, "--logs", logs, "--", str(TOKENTRUE), *words]
+    call(out, "evaluate", words)
+
+
+def call(out: Path, name: str, words: Sequence[str]) -> None:
+    """Run `tokentrue` unless it was done under this name for the folder `out`; its words go to a file beside that.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    done, log = out / f".{name}-done", out.parent / f"{out.name}.log"
     if done.exists():
         return
-    evaluations = {"test": evaluate} if evaluate else {}
-    placed = json.loads(json.dumps(world.keys).replace("{out}", str(out)))
-    changes = {**placed, **settings, "experiment.evaluate": evaluations, "experiment.report": []}
-    words = [str(Path(sys.executable).with_name("tokentrue")), "run", world.method, "--preset", world.preset]
-    words += ["--out", str(out)]
-    words += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     out.parent.mkdir(parents=True, exist_ok=True)
-    log = out.parent / f"{out.name}.log"
     with log.open("a") as file:
-        ended = subprocess.run([*words, *(["--baseline", baseline] if baseline else [])], stdout=file, stderr=file)
+        ended = subprocess.run([str(TOKENTRUE), *words], stdout=file, stderr=file)
     if ended.returncode:
-        raise RuntimeError(f"{shlex.join(words)} ended with {ended.returncode}; see {log}")
+        raise RuntimeError(f"tokentrue {shlex.join(words)} ended with {ended.returncode}; see {log}")
     done.touch()
-    print(f"{out}: {'evaluated' if evaluate else baseline or 'trained'}", flush=True)
+    print(f"{out}: {name} is done", flush=True)
 
 
 def choose_rate(plan: Plan, out: Path, rule: str) -> float:
@@ -160,8 +176,7 @@ def write_table(plan: Plan, out: Path) -> str:
     head = ["rule", "rate", "untrained", *(f"after {third} of {THIRDS}" for third in range(1, THIRDS + 1)), "s a step"]
     parts = []
     for name, world in plan.worlds.items():
-        if (out / name).is_dir():
-            lines = list(_list_rows(plan, name, out / name))
+        if lines := list(_list_rows(plan, name, out / name)) if (out / name).is_dir() else []:
             about = f"{name}: {world.steps} steps, {len(plan.seeds)} seeds, {TEST_TASKS} test tasks, %"
             parts.append(f"{about}\n\n{markdown(head, *lines)}")
     return "\n\n".join(parts) + "\n"

@@ -53,7 +53,8 @@ class Shape(NamedTuple):
             "run.parallel_seeds": 1,
         }
         if options.lora:
-            settings["model.lora"] = f"{{rank: {options.lora}, alpha: {options.lora}}}"
+            four_bits = str(options.load_in_4bit).lower()
+            settings["model.lora"] = f"{{rank: {options.lora}, alpha: {options.lora}, load_in_4bit: {four_bits}}}"
         return method_spec("memagent").load("tiny", [f"{key}={value}" for key, value in settings.items()])
 
 
@@ -99,7 +100,7 @@ def measure(recipe: Recipe) -> dict[str, int]:
     Beside a GPU, `machine` is the peak of resident bytes.
     """
     folder = Path(recipe.model.path)
-    model = weights.load(folder, recipe.model.dtype, recipe.model.device)
+    model = weights.load(folder, recipe.model.dtype, recipe.model.device, recipe.model.lora)
     trainer = make_trainer(recipe, model, 0, folder)
     engine = Engine(
         model,
@@ -160,6 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
     parser.add_argument("--cpu-offload", action="store_true", help="set optimizer.cpu_offload")
     parser.add_argument("--lora", type=argparse_type(PositiveInt), metavar="RANK", help="train adapters of this rank")
+    parser.add_argument("--load-in-4bit", action="store_true", help="with --lora: keep the other weights in 4 bits")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     return parser
 

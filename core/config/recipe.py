@@ -36,6 +36,8 @@ class LoRASection(Section):
     """Sets the strength of the adapters: what they add is scaled by alpha / rank."""
     targets: tuple[str, ...] = Field(LINEAR_MAPS, min_length=1)
     """Lists the linear maps, by their names in the model's layers, that get an adapter."""
+    load_in_4bit: bool = False
+    """Keeps the weights below in 4 bits (NF4, arXiv 2305.14314), in sampling too; the head and norms stay whole."""
 
 
 class ModelSection(Section):
@@ -49,8 +51,13 @@ class ModelSection(Section):
     lora: Annotated[LoRASection | None, EMBEDDED_ONLY] = None
     """Trains low-rank adapters instead of all weights, in the warm start and the baselines too."""
     compile: Annotated[bool, EMBEDDED_ONLY] = False
-    """Compiles the layers with torch.compile, attention excepted: it needs a C++ compiler, and 5 to 60 s at the start.
-    On a CPU only the trainer's, so in bfloat16 the engine's log-probs differ a little more from them."""
+    """Compiles layers by torch.compile: it needs a C++ compiler, and 5 to 60 s. On a CPU only the trainer's layers."""
+
+    @model_validator(mode="after")
+    def _four_bits_are_not_compiled(self) -> Self:
+        if self.lora is not None and self.lora.load_in_4bit and self.compile:
+            raise ValueError("compile: not with lora.load_in_4bit; set one of the two to false")
+        return self
 
 
 class DataSection(Section):

@@ -8,6 +8,7 @@ import torch
 
 from core.engine import weights
 from core.engine.attention import GATHERED_BYTES
+from core.engine.four_bits import packed_bytes
 from core.engine.model import Linear, ModelConfig, can_prepack
 from core.engine.states import count_slots
 
@@ -16,18 +17,31 @@ SAMPLING_BYTES = 4 * 4
 
 
 @cache
-def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+def parameter_bytes(config: ModelConfig, dtype: torch.dtype, load_in_4bit: bool = False) -> int:
     """Return the bytes of a model's weights; tied embeddings count once."""
-    return sum(parameter.numel() for parameter in weights.make_empty(config).parameters()) * dtype.itemsize
+    model = weights.make_empty(config)
+    packed = [linear.weight.numel() for linear in weights.find_packable(model)] if load_in_4bit else []
+    whole = sum(parameter.numel() for parameter in model.parameters()) - sum(packed)
+    return whole * dtype.itemsize + sum(map(packed_bytes, packed))
 
 
 @cache
-def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int:
-    """Return the bytes of the weights of all linear maps, which lie in memory once more while a CPU samples."""
+def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str, load_in_4bit: bool = False) -> int:
+    """Return the bytes of the weights of linear maps that lie in memory once more while a CPU samples."""
     if device != "cpu" or not can_prepack(dtype):
         return 0
-    linears = [module for module in weights.make_empty(config).modules() if isinstance(module, Linear)]
+    model = weights.make_empty(config)
+    linears = {module for module in model.modules() if isinstance(module, Linear)}
+    if load_in_4bit:
+        linears -= set(weights.find_packable(model))
     return sum(linear.weight.numel() for linear in linears) * dtype.itemsize
+
+
+@cache
+def restored_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of the largest weight that is restored from 4 bits."""
+    packable = weights.find_packable(weights.make_empty(config))
+    return max(linear.weight.numel() for linear in packable) * dtype.itemsize
 
 
 def cache_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:

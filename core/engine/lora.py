@@ -32,7 +32,7 @@ PREFIX = "base_model.model."
 
 
 class AdapterSizes(Protocol):
-    """Says how many adapters there are and how large, as the section `model.lora` of a recipe does."""
+    """Says which adapters there are, how large, and on what weights, as the section `model.lora` of a recipe does."""
 
     @property
     def rank(self) -> int: ...
@@ -40,6 +40,8 @@ class AdapterSizes(Protocol):
     def alpha(self) -> float: ...
     @property
     def targets(self) -> Sequence[str]: ...
+    @property
+    def load_in_4bit(self) -> bool: ...
 
 
 class Adapter:
@@ -49,11 +51,12 @@ class Adapter:
     """
 
     def __init__(self, linear: Linear, sizes: AdapterSizes, generator: torch.Generator):
-        outputs, inputs = linear.weight.shape
+        like = linear.read_weight()
+        outputs, inputs = like.shape
         # Drawn on the CPU in float32: the same values for every device and number format.
         start = (2 * torch.rand(sizes.rank, inputs, generator=generator) - 1) * inputs**-0.5
-        self.lora_A = nn.Parameter(start.to(linear.weight))
-        self.lora_B = nn.Parameter(linear.weight.new_zeros(outputs, sizes.rank))
+        self.lora_A = nn.Parameter(start.to(like))
+        self.lora_B = nn.Parameter(like.new_zeros(outputs, sizes.rank))
         self.sizes = sizes
         self.scale = sizes.alpha / sizes.rank
 
@@ -131,7 +134,9 @@ def merge_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str
     """
     products = {f"{name}.weight": adapter for name, adapter in find_adapters(model).items()}
     merged = {}
-    for name, parameter in model.named_parameters():
+    linears = ((f"{name}.weight", module) for name, module in model.named_modules() if isinstance(module, Linear))
+    packed = {name: linear.read_weight() for name, linear in linears if linear.four_bits is not None}
+    for name, parameter in (*model.named_parameters(), *packed.items()):
         weight = parameter.detach()
         if name in products:
             weight = weight.float() + products[name].product()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from core.engine import kernel
+from core.engine.four_bits import FourBits
 from core.engine.states import StateSizes
 from core.hub import count_positions
 
@@ -153,11 +154,24 @@ class Linear(nn.Linear):
 
     adapter: Callable[[Tensor, Tensor], Tensor] | None = None
     """Takes the map's outputs and inputs, and adds to the outputs: see core/engine/lora.py."""
+    four_bits: FourBits | None = None
+    """Holds the weight if there is no other: see core/engine/four_bits.py."""
     prepacked: Tensor | None = None
     """Holds the weight once more, in the order in which the CPU reads it fastest, while an engine samples."""
 
+    def read_weight(self) -> Tensor:
+        """Return the weight [outputs, inputs], restored if it is kept in 4 bits."""
+        return self.weight.detach() if self.four_bits is None else self.four_bits.restore()
+
+    def pack_in_4_bits(self, device: torch.device) -> None:
+        """Keep the weight in 4 bits on `device`, and no longer as a parameter."""
+        self.four_bits = FourBits(self.weight.detach().to(device))
+        self.register_parameter("weight", None)
+
     def prepack(self) -> None:
         """Make `prepacked` from the weight as it is now, if it can be."""
+        if self.four_bits is not None:
+            return
         weight = self.weight.detach()
         if weight.device.type != "cpu" or not can_prepack(weight.dtype):
             return
@@ -180,7 +194,7 @@ class Linear(nn.Linear):
         elif packed is not None:
             y = torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
         else:
-            y = super().forward(x)
+            y = super().forward(x) if self.four_bits is None else self.four_bits(x, self.bias)
         return y if self.adapter is None else self.adapter(y, x)
 
 

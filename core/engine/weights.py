@@ -13,10 +13,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from core.engine import any_decoder
+from core.engine import any_decoder, four_bits
 from core.engine.any_decoder import AnyDecoder
 from core.engine.arithmetic import choose_dtype
-from core.engine.model import ARCHITECTURES, CausalLM, ModelConfig
+from core.engine.lora import AdapterSizes
+from core.engine.model import ARCHITECTURES, CausalLM, Linear, ModelConfig
 from core.hub import CheckpointError, check_unquantized, read_json
 from core.text.tokenizer import find_tokenizer, find_turn_end
 
@@ -51,16 +52,26 @@ def find_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM:
+def load(folder: Path, dtype: str = "float32", device: str = "auto", adapters: AdapterSizes | None = None) -> CausalLM:
     """Build the model of `folder` and read its weights.
 
-    `device` auto is the GPU where there is one; `dtype` auto is what this machine computes fastest in.
+    `device` auto is the GPU where there is one; `dtype` auto is what this machine computes fastest in. All linear
+    maps but the head keep their weights in 4 bits, if that is what the `adapters` to come want.
+
+    Raises:
+        CheckpointError: as `read`; or 4 bits are wanted, and bitsandbytes is not installed.
     """
     place = find_device(device)
     config = load_config(folder)
     if dtype == "auto":
         dtype, reason = choose_dtype(config, place)
         logger.info("%s: dtype auto is %s (%s)", folder, dtype, reason)
+    if adapters is not None and adapters.load_in_4bit:
+        four_bits.require_package()
+        whole = load(folder, dtype, "cpu")  # the card may have no room for it
+        for linear in find_packable(whole):
+            linear.pack_in_4_bits(place)
+        return whole.to(place)
     if config.other:
         return load_other(folder, dtype, place)
     # Without data, the tensors take their number format before they take memory.
@@ -70,6 +81,12 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
         model.lm_head.weight = model.model.embed_tokens.weight
     load_into(model, folder)
     return model
+
+
+def find_packable(model: CausalLM) -> list[Linear]:
+    """Return the linear maps whose weights `load_in_4bit` packs: all but the head, if their shape allows it."""
+    linears = [module for module in model.modules() if isinstance(module, Linear) and module is not model.lm_head]
+    return [linear for linear in linears if four_bits.can_pack(linear.weight.shape)]
 
 
 def load_other(folder: Path, dtype: str, device: torch.device) -> AnyDecoder:

@@ -131,7 +131,7 @@ class Replay:
         """
         logged = {r["step"]: r for r in self.folder.read_metrics(self.seed) if r["stage"] == "train"}
         recorded = self.recorded
-        model = weights.load(self.start, self.recipe.model.dtype, self.recipe.model.device)
+        model = weights.load(self.start, self.recipe.model.dtype, self.recipe.model.device, self.recipe.model.lora)
         trainer = make_trainer(self.recipe, model, self.seed, self.start)
         if self.checkpoint is not None:
             trainer.load_state(checkpoint.load(self.checkpoint, model)["trainer"])

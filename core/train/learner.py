@@ -37,7 +37,7 @@ def open_learners(recipe: Recipe, start: Path, tokenizer: Tokenizer, served: Pat
 
     With `model.lora` they share the weights of one model, and each has adapters of its own.
     """
-    model = weights.load(start, recipe.model.dtype, recipe.model.device)
+    model = weights.load(start, recipe.model.dtype, recipe.model.device, recipe.model.lora)
     shared = {id(parameter): parameter for parameter in model.parameters()} if recipe.model.lora else {}
     models = {POLICY: model, **{role: deepcopy(model, dict(shared)) for role in recipe.trained_roles}}
     return {

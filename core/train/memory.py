@@ -174,7 +174,9 @@ def plan_memory(
     adapted, optimizer = recipe.model.lora is not None, recipe.optimizer
     sizes = trained_sizes(config, recipe.model.lora)
     count = 1 + len(recipe.trained_roles)  # policies, each with an engine and an optimizer of its own
-    base, adapters = footprint.parameter_bytes(config, dtype), sum(sizes) * dtype.itemsize
+    four_bits = bool(recipe.model.lora and recipe.model.lora.load_in_4bit)
+    base, adapters = footprint.parameter_bytes(config, dtype, four_bits), sum(sizes) * dtype.itemsize
+    restored = footprint.restored_bytes(config, dtype) if four_bits else 0
     kept = base + count * adapters if adapted else count * base
     reference = kept if (recipe.algorithm.kl_loss_coef or recipe.algorithm.kl_coef) and not adapted else 0
     process = PROCESS_BYTES[device]
@@ -185,7 +187,7 @@ def plan_memory(
     sequences = recipe.inference.max_num_seqs
     kv = 0 if served else count * footprint.cache_bytes(config, kv_tokens, dtype)
     states = 0 if served else count * footprint.state_bytes(config, sequences, dtype)
-    packed = 0 if served else count * footprint.prepacked_bytes(config, dtype, device)
+    packed = 0 if served else count * footprint.prepacked_bytes(config, dtype, device, four_bits)
     step = footprint.step_bytes(
         config, dtype, prefilled=recipe.inference.max_prefill_tokens, sequences=running, kv_tokens=kv_tokens
     )
@@ -212,6 +214,7 @@ def plan_memory(
         MemoryItem("KV cache", kv, stays * kv),
         MemoryItem("states of inference.max_num_seqs", states, stays * states),
         MemoryItem("prefill and sampling", rollout=0 if served else step),
+        MemoryItem("a weight restored from 4 bits", restored, restored),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("allocator fragmentation", update=holes),
     ]

@@ -91,7 +91,12 @@ async def _sample_successes(
         return
     if records:
         stream.cursor = records[-1]["cursor"]
-    engine = open_engine(recipe, weights.load(start, recipe.model.dtype, recipe.model.device).eval(), start, tokenizer)
+    engine = open_engine(
+        recipe,
+        weights.load(start, recipe.model.dtype, recipe.model.device, recipe.model.lora).eval(),
+        start,
+        tokenizer,
+    )
     policy = EmbeddedPolicy(engine)
     runner = Runner(
         method,

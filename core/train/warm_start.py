@@ -116,7 +116,7 @@ def train_supervised(
     partial = folder.with_name(f".{folder.name}.partial")
     with Progress(steps, label=label or stage.replace("_", " "), show=show) as progress:
         progress.tell("loading the model")
-        model = weights.load(start, recipe.model.dtype, recipe.model.device)
+        model = weights.load(start, recipe.model.dtype, recipe.model.device, recipe.model.lora)
         add_adapters(model, recipe.model.lora)
         trainer = Trainer(model, optimizer, start=start, compiled=recipe.model.compile)
         newest = checkpoint.latest(partial)

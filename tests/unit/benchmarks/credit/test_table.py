@@ -75,6 +75,13 @@ def test_a_cell_that_is_done_is_not_trained_again(tmp_path: Path, monkeypatch: p
         credit.run(PLAN.worlds["w"], tmp_path / "cell", {"run.seeds": [9], "warm_start": None})
     (words,) = ran
     assert words[1:5] == ["run", "given", "--preset", "tiny"]
+    world = PLAN.worlds["w"].model_copy(
+        update={"baselines": ["rejection"], "keys": {"experiment.services": {"s.yaml": "{out}-services"}}}
+    )
+    credit.evaluate_baselines(world, tmp_path / "cell")
+    services = ["serve", "services", "s.yaml", "--logs", f"{tmp_path}/cell-services", "--"]
+    assert ran[1][1:7] == services
+    assert ran[1][8:12] == ["evaluate", "heldout", "given", "--run"]
     assert {"run.seeds=[9]", "warm_start=null", "experiment.report=[]"} <= set(words)
     ended.returncode = 1
     with pytest.raises(RuntimeError, match=r"ended with 1; see .*failed\.log"):
