@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentic.memagent.world import KEYS, VALUES
 from benchmarks.harness.plan import file_fingerprint
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import Budget, TaskFamily
@@ -17,6 +16,7 @@ from benchmarks.ruler.tasks import allowed_options, make_family
 from core.data import DataError, read_tasks
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Task
+from core.worlds.needles import KEYS, VALUES
 
 TINY_NEEDLES: Mapping[str, Any] = {
     "num_k": 4,

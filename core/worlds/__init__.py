@@ -1,6 +1,7 @@
 """This package makes the start model, the data, the warm start and the baselines of a preset from one World.
 
-README.md shows what to import. `command` and `start_model`, which imports PyTorch, are public as whole modules.
+README.md shows what to import. `command`, `needles` and `start_model`, which imports PyTorch, are public as whole
+modules.
 """
 
 from core.worlds.world import (
@@ -28,5 +29,6 @@ __all__ = [
     "draw_batches",
     "encode_turn",
     "find_world",
+    "needles",
     "start_model",
 ]

@@ -18,7 +18,7 @@ import yaml
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import MemAgent
-from agentic.memagent.world import ANSWER, KEYS, VALUES, WORLD
+from agentic.memagent.world import ANSWER, WORLD
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
 from core.config import OptimizerSection
@@ -27,6 +27,7 @@ from core.engine import weights
 from core.text.tokenizer import encode_text, load_tokenizer
 from core.train.trainer import Trainer
 from core.types import Task
+from core.worlds.needles import KEYS, VALUES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ANSWERS = VALUES[:4]

@@ -89,6 +89,12 @@ EXPECTED = {
         logged="turns calls_interpreter program_errors answer_boxed official",
         measures={("random-code", "calls_interpreter"): 1.0, ("no-code", "calls_interpreter"): 0.0},
     ),
+    "rlm": Expected(
+        settings={"warm_start.lookup_steps": 1},
+        variants="aimless best-constant split-and-ask",
+        logged="turns calls_interpreter calls_subcall program_errors answered",
+        measures={("split-and-ask", "calls_interpreter"): 1.0, ("aimless", "program_errors"): 0.0},
+    ),
     "search_r1": Expected(
         options="--by searches",
         variants="aimless-search no-search",
@@ -138,7 +144,7 @@ def method(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def run(method: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    if method in ("agentflow", "coding", "retool"):
+    if method in ("agentflow", "coding", "retool", "rlm"):
         request.getfixturevalue("isolation")
     expected, folder = expect(method), tmp_path_factory.mktemp(method)
     settings = {key: value for key, value in (SMALLEST | expected.settings).items() if value is not None}

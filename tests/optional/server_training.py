@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.world import KEYS, VALUES, WORLD
+from agentic.memagent.world import WORLD
 from core.policy.server_process import (
     Backend,
     find_free_port,
@@ -33,6 +33,7 @@ from core.policy.server_process import (
 from core.report.stats import mean_ci
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
+from core.worlds.needles import KEYS, VALUES
 from scripts.tokentrue import main
 from tests.optional.server_checks import TOLERANCE, Result, show
 

@@ -26,6 +26,7 @@ from tests.contract.backends import (
     scripted_agents,
     scripted_coding,
     scripted_retool,
+    scripted_rlm,
     scripted_search_r1,
     scripted_toolorchestra,
 )
@@ -44,6 +45,7 @@ CASES: dict[str, Case] = {
     "coding": scripted_coding.CASE,
     "search_r1": scripted_search_r1.CASE,
     **scripted_retool.cases(),
+    "rlm": scripted_rlm.CASE,
 }
 
 

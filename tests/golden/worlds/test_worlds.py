@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.world import KEYS, VALUES
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
 from core.data import write_jsonl
 from core.rollout.method import method_spec
 from core.text.tokenizer import load_tokenizer
 from core.worlds import World, find_world
+from core.worlds.needles import KEYS, VALUES
 
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("worlds.json").read_text())
 WORDS = {"value_type": "words", "key_words": KEYS, "value_words": VALUES}

@@ -18,7 +18,7 @@ from scripts import new
 def test_a_method_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(
         RecipeError,
-        match=r"no method 'magic'.*coding, compaction, memagent, retool, search_r1, skeleton, toolorchestra",
+        match=r"no method 'magic'.*coding, compaction, memagent, retool, rlm, search_r1, skeleton, toolorchestra",
     ):
         method_spec("magic")
 

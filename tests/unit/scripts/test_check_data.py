@@ -28,7 +28,9 @@ def write(path: Path, *records: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("method", ["agentflow", "compaction", "memagent", "retool", "search_r1", "toolorchestra"])
+@pytest.mark.parametrize(
+    "method", ["agentflow", "compaction", "memagent", "retool", "rlm", "search_r1", "toolorchestra"]
+)
 def test_every_method_shows_its_first_prompt_without_a_service(
     method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,7 +60,7 @@ def test_messages_before_the_question_are_in_the_prompt(
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("method", ["agentflow", "compaction", "memagent", "toolorchestra", "coding"])
+@pytest.mark.parametrize("method", ["agentflow", "compaction", "memagent", "rlm", "toolorchestra", "coding"])
 def test_a_method_without_a_place_for_them_refuses_them(
     method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

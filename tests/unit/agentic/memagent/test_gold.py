@@ -9,13 +9,14 @@ import pytest
 
 from agentic.memagent.gold import AnnotatorWords, write_gold_trajectory
 from agentic.memagent.rollout import SPEC, MemAgent
-from agentic.memagent.world import GOLD, KEYS, VALUES
+from agentic.memagent.world import GOLD
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.types import Sampling, Task
+from core.worlds.needles import KEYS, VALUES
 
 TINY = Niah(value_type="words", num_k=4, key_words=KEYS, value_words=VALUES, bare_question=True)
 PLAIN = AnnotatorWords(

@@ -35,6 +35,7 @@ PRESETS = [
     ("toolorchestra", "paper"),
     ("search_r1", "paper"),
     ("retool", "paper"),
+    ("rlm", "paper"),
     ("coding", "seed"),
     ("agent", "seed"),
 ]
