@@ -43,6 +43,9 @@ COMMANDS = {
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
     "evaluate tau2": Subcommand("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
     "evaluate questions": Subcommand("benchmarks.questions.evaluate", "FRAMES or HLE, as ToolOrchestra's evaluation"),
+    "evaluate localization": Subcommand(
+        "benchmarks.localization.evaluate", "Files and functions of SWE-bench's issues, as CodeScout's evaluation"
+    ),
     "evaluate routing": Subcommand("benchmarks.routing.evaluate", "RouteLLM's measures of routers, with baselines"),
     "evaluate table": Subcommand("benchmarks.table.command", "Every published score: run what is missing, and compare"),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
@@ -70,6 +73,7 @@ COMMANDS = {
     "data passages": Subcommand("benchmarks.data.passages", "The paragraphs of multi-hop tasks as one corpus"),
     "data routes": Subcommand("agentic.toolorchestra.routellm", "RouteLLM's prompts as tasks, with subjects kept out"),
     "data harbor": Subcommand("agentic.coding.harbor", "Task folders of Harbor or Terminal-Bench as records of coding"),
+    "data codescout": Subcommand("agentic.codescout.gold", "Rows of SWE-bench as records of codescout, with checkouts"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
     "data tau2-tasks": Subcommand("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
     "data slime": Subcommand("core.backends.records", "A data set as the JSONL that slime reads", True),

@@ -22,6 +22,7 @@ from benchmarks.aime.evaluate import EVALUATOR as AIME
 from benchmarks.harness.command import Evaluator
 from benchmarks.harness.options import positive
 from benchmarks.harness.plan import EXPECTED_ERRORS
+from benchmarks.localization.evaluate import EVALUATOR as LOCALIZATION
 from benchmarks.questions.evaluate import EVALUATOR as QUESTIONS
 from benchmarks.ruler.evaluate import EVALUATOR as RULER
 from benchmarks.table.data import find_lacking
@@ -33,7 +34,9 @@ from core.report.table import data_sections, markdown, note_comparisons, publish
 from core.runs.files import write_text
 from core.runs.run_folder import RunFolder
 
-EVALUATORS: dict[str, Evaluator[Any]] = {"ruler": RULER, "aime": AIME, "tau2": TAU2, "questions": QUESTIONS}
+EVALUATORS: dict[str, Evaluator[Any]] = {
+    "ruler": RULER, "aime": AIME, "tau2": TAU2, "questions": QUESTIONS, "localization": LOCALIZATION,
+}  # fmt: skip
 Sections = Mapping[str, Any]
 """Maps data sets to what the summary of one folder says about them."""
 

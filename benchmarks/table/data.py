@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.localization.published import DATA as LOCALIZATION_SETS
 from benchmarks.questions.published import DATA as QUESTION_SETS
 from benchmarks.table.evaluations import Evaluation, Places
 from core.data.sets import SETS
@@ -43,6 +44,11 @@ def _locate(name: str, places: Places) -> tuple[Path, str]:
         return data / name, f"tokentrue data download essays --out {data}"
     if name == "tau2":
         return Path(places.tau2_data), "see benchmarks/tau2/README.md; name it with --tau2-python and --tau2-data"
+    if name in LOCALIZATION_SETS:
+        return data / f"{name}.jsonl", (
+            f"tokentrue data codescout ROWS --repositories CLONES --checkouts CHECKOUTS --out {data}/{name}.jsonl, "
+            f"with the rows of the hub's OpenHands/SWE-bench_{name.rpartition('-')[2].title()}-locagent"
+        )
     file, download = data / f"{name}.jsonl", f"tokentrue data download {name} --out {data}"
     if known := {str(each): described for each, described in QUESTION_SETS.items()}.get(name):
         digest = known.sha256

@@ -15,6 +15,8 @@ from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
 from benchmarks.aime.published import SLIME
 from benchmarks.aime.published import published_scores as aime_scores
+from benchmarks.localization.published import DATA as LOCALIZATION_SETS
+from benchmarks.localization.published import published_scores as localization_scores
 from benchmarks.questions.published import DATA as QUESTION_SETS
 from benchmarks.questions.published import published_scores as question_scores
 from benchmarks.ruler.published import AVERAGE, LONG_WINDOW
@@ -39,6 +41,7 @@ MODELS = {
         "Qwen/Qwen2.5-14B-Instruct-1M",
         CODER,
         "Qwen/Qwen3-8B",
+        *(f"OpenHands/CodeScout-{size}" for size in ("1.7B", "4B", "14B")),
     )
 }
 """Maps the names of models in published tables to their hub ids."""
@@ -112,7 +115,14 @@ def list_published() -> list[PublishedScore]:
     for preset in ("published", "seed"):
         budget = AGENTFLOW.load(preset).agentflow.planner.next_step.max_tokens
         aime += [row for row in aime_scores("aime24", budget) if (row.protocol == SLIME) == (preset == "seed")]
-    return [*ruler_scores("ruler-hqa"), *ruler_scores(AVERAGE), *aime, *tau2_scores(), *question_scores()]
+    return [
+        *ruler_scores("ruler-hqa"),
+        *ruler_scores(AVERAGE),
+        *aime,
+        *tau2_scores(),
+        *question_scores(),
+        *localization_scores(),
+    ]
 
 
 def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:
@@ -125,6 +135,9 @@ def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:
     if row.data == "aime24":
         return _aime(row, model, places)
     options: tuple[tuple[str, Any], ...]
+    if row.data in LOCALIZATION_SETS:
+        options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))
+        return Evaluation("localization", model, row.data, options, (model,), (row.data,), preset="paper")
     local, keys = _list_experts("published" if row.data in QUESTION_SETS else "paper")
     if row.data in QUESTION_SETS:
         options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))

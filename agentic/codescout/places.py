@@ -1,0 +1,93 @@
+"""Compares the places that a policy names with those that the gold patch touches: the reward of CodeScout.
+
+Paper: arXiv 2603.17829, the sum of the F1 of files, modules and functions. The details are those of
+src/rewards/file_localization of OpenHands/codescout: a module is a class or a function outside of any class, a function
+is one of these or `Class.method`, and a level of which the gold patch has nothing scores 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Holds what must change: paths of files; modules as `a/b.py:Class`; functions as `a/b.py:Class.method`."""
+
+    files: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    functions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Holds the F1 of the three levels, each in [0, 1]."""
+
+    file: float = 0.0
+    module: float = 0.0
+    function: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return (self.file + self.module + self.function) / 3
+
+
+def read_answer(locations: object) -> Places | None:
+    """Read the argument of the call that answers; None if an entry is no object, has no file, or another type.
+
+    White space around a name is dropped. A name that is empty or null counts as missing.
+    """
+    if not isinstance(locations, Sequence) or isinstance(locations, str):
+        return None
+    files, modules, functions = set[str](), set[str](), set[str]()
+    for entry in locations:
+        if not isinstance(entry, Mapping):
+            return None
+        names = [entry.get(key) or "" for key in ("file", "class_name", "function_name")]
+        if not all(isinstance(name, str) for name in names):
+            return None
+        path, owner, function = (name.strip() for name in names)
+        if not path:
+            return None
+        files.add(path)
+        if owner or function:
+            modules.add(f"{path}:{owner or function}")
+        if function:
+            functions.add(f"{path}:{owner}.{function}" if owner else f"{path}:{function}")
+    return Places(frozenset(files), frozenset(modules), frozenset(functions))
+
+
+def read_gold(changes: Sequence[Mapping[str, Any]]) -> Places:
+    """Read `file_changes` of a record: each has `file`, and `changes` with `edited_modules` and `edited_entities`.
+
+    Raises:
+        ValueError: an entry has another form, or there is no file.
+    """
+    try:
+        files = frozenset(str(change["file"]) for change in changes)
+        modules = [name for change in changes for name in change["changes"].get("edited_modules") or ()]
+        functions = [name for change in changes for name in change["changes"].get("edited_entities") or ()]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"has another form than file and changes ({error!r})") from error
+    if not files:
+        raise ValueError("names no file")
+    return Places(files, frozenset(map(str, modules)), frozenset(map(str, functions)))
+
+
+def score(answer: Places | None, gold: Places) -> Scores:
+    """Return the F1 of an answer; None stands for no answer."""
+    if answer is None:
+        return Scores()
+    return Scores(
+        measure_f1(answer.files, gold.files),
+        measure_f1(answer.modules, gold.modules),
+        measure_f1(answer.functions, gold.functions),
+    )
+
+
+def measure_f1(named: Collection[str], right: Collection[str]) -> float:
+    """Return 2 PR / (P + R), which is 2 hits / (named + right); 0 if nothing is right."""
+    hits = len(set(named) & set(right))
+    return 2 * hits / (len(set(named)) + len(set(right))) if hits else 0.0

@@ -1,0 +1,195 @@
+"""Rows of SWE-bench and SWE-smith become records: the checkout is the commit's, and the places are the patch's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.codescout.gold import compare, list_definitions, main
+from agentic.codescout.places import read_gold
+from core.data import read_tasks
+
+BEFORE = {
+    "shop/stock.py": """\
+import os
+
+LIMIT = 3
+
+
+def total(rows):
+    def inner(row):
+        return row
+    return sum(inner(row) for row in rows)
+
+
+class Stock:
+    size = 1
+
+    @property
+    def count(self):
+        return 0
+
+    @count.setter
+    def count(self, value):
+        pass
+
+    def drop(self):
+        return None
+
+    class Part:
+        def name(self):
+            return ""
+
+
+try:
+    def guarded():
+        return 1
+except ImportError:
+    pass
+
+
+async def gone():
+    return 4
+""",
+    "shop/old.py": "A = 1\n",
+    "notes.txt": "a\n",
+}
+AFTER = {
+    "shop/stock.py": BEFORE["shop/stock.py"]
+    .replace("        return row\n", "        return row + 1\n")
+    .replace("        pass\n\n    def drop", "        self.value = value\n\n    def drop")
+    .replace('            return ""', '            return "part"')
+    .replace("        return 1\n", "        return 2\n")
+    .replace("\n\nasync def gone():\n    return 4\n", "\n\ndef fresh():\n    return 5\n"),
+    "shop/new.py": "B = 1\n",
+    "shop/old.py": "A = 2\n",
+    "notes.txt": "b\n",
+}
+PLACES = {
+    "modules": {"total", "Stock", "guarded", "gone"},
+    "functions": {"total", "Stock.count", "guarded", "gone"},
+}
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path, files: dict[str, str]) -> str:
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "x")
+    return git(folder, "rev-parse", "HEAD").strip()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> tuple[str, str, str]:
+    """The commits before and after a change, in clones/a__shop of `tmp_path`, and the change."""
+    folder = tmp_path / "clones/a__shop"
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q")
+    first, second = commit(folder, BEFORE), commit(folder, AFTER)
+    return first, second, git(folder, "diff", first, second)
+
+
+def make(tmp_path: Path, row: dict[str, Any]) -> list[Any]:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    where = [
+        "--repositories",
+        tmp_path / "clones",
+        "--checkouts",
+        tmp_path / "checkouts",
+        "--out",
+        tmp_path / "out.jsonl",
+    ]
+    assert main([str(tmp_path / "rows.jsonl"), *map(str, where)]) == 0
+    return read_tasks(tmp_path / "out.jsonl", require_context=False, short_answers=False)
+
+
+def test_a_row_of_swe_bench_becomes_the_checkout_before_and_what_the_patch_touches(
+    tmp_path: Path, history: tuple[str, str, str]
+) -> None:
+    first, _, patch = history
+    row = {
+        "instance_id": "a-1",
+        "repo": "a/shop",
+        "base_commit": first,
+        "problem_statement": "It is wrong.",
+        "patch": patch,
+    }
+    (task,) = make(tmp_path, row)
+    assert (task.task_id, task.question) == ("a-1", "It is wrong.")
+    folder = Path(task.metadata["folder"])
+    assert (folder / "shop/stock.py").read_text() == BEFORE["shop/stock.py"]
+    assert not (folder / ".git").exists()
+    gold = read_gold(task.metadata["file_changes"])
+    assert gold.files == {"shop/stock.py", "shop/old.py"}, "neither a new file nor one that is no Python"
+    assert gold.modules == {f"shop/stock.py:{name}" for name in PLACES["modules"]}
+    assert gold.functions == {f"shop/stock.py:{name}" for name in PLACES["functions"]}
+
+
+def test_a_row_of_swe_smith_becomes_the_broken_checkout_and_what_undoes_the_patch(
+    tmp_path: Path, history: tuple[str, str, str]
+) -> None:
+    first, second, _ = history
+    breaks = git(tmp_path / "clones/a__shop", "diff", second, first)
+    row = {"instance_id": "a-2", "repo": "a/shop", "base_commit": None, "problem_statement": "?", "patch": breaks}
+    (task,) = make(tmp_path, {**row, "use_patch": True})
+    folder = Path(task.metadata["folder"])
+    assert (folder / "shop/stock.py").read_text() == BEFORE["shop/stock.py"]
+    assert not (folder / "shop/new.py").exists()
+    assert read_gold(task.metadata["file_changes"]).functions == {f"shop/stock.py:{n}" for n in PLACES["functions"]}
+
+
+def test_the_places_of_a_released_row_are_taken_as_they_are(tmp_path: Path, history: tuple[str, str, str]) -> None:
+    released = [{"file": "x.py", "changes": {"edited_modules": None, "edited_entities": ["x.py:f"]}}]
+    row = {"instance_id": "a-3", "repo": "a/shop", "base_commit": history[0], "problem_statement": "?", "patch": "-"}
+    (task,) = make(tmp_path, {**row, "file_changes": released})
+    assert task.metadata["file_changes"] == released
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"base_commit": "f" * 40}, "archive"),
+        ({"patch": "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n"}, "No such file"),
+        ({"patch": ""}, "has no patch"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(
+    tmp_path: Path, history: tuple[str, str, str], capsys: pytest.CaptureFixture[str], change: dict[str, Any], says: str
+) -> None:
+    row = {
+        "instance_id": "a-4",
+        "repo": "a/shop",
+        "base_commit": history[0],
+        "problem_statement": "?",
+        "patch": history[2],
+    }
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row | change) + "\n")
+    where = [
+        "--repositories",
+        tmp_path / "clones",
+        "--checkouts",
+        tmp_path / "checkouts",
+        "--out",
+        tmp_path / "out.jsonl",
+    ]
+    assert main([str(tmp_path / "rows.jsonl"), *map(str, where)]) != 0
+    assert says in capsys.readouterr().err
+
+
+def test_definitions_of_one_name_are_one_and_decorators_belong_to_them() -> None:
+    modules, functions = list_definitions(BEFORE["shop/stock.py"].encode())
+    assert set(modules) == {"total", "Stock", "guarded", "gone"}
+    assert set(functions) == {"total", "Stock.count", "Stock.drop", "guarded", "gone"}
+    assert "@count.setter" in functions["Stock.count"]
+    assert compare("a.py", b"@x\ndef f(): pass\n", b"@y\ndef f(): pass\n")["edited_entities"] == ["a.py:f"]
+    assert compare("a.py", b"A = 1\n", b"A = 2\n") == {"edited_modules": [], "edited_entities": []}

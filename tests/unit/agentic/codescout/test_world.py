@@ -1,0 +1,99 @@
+"""The `tiny` preset: our grep prints what grep prints, demonstrations are blind to the bug, right turns earn all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from agentic.codescout.places import read_gold
+from agentic.codescout.rollout import SPEC, CodeScout, read_task
+from agentic.codescout.world import (
+    IDLE,
+    ROLES,
+    SEARCH,
+    WORLD,
+    ScriptedSearch,
+    find_topic,
+    grep_with_line_before,
+    list_topics,
+    make_searcher,
+    write_first_file,
+    write_first_word,
+    write_right_turn,
+    write_turn,
+)
+from core.policy.base import Roles
+from core.types import Sampling
+from core.worlds import SPLITS
+
+TASKS = [task for split in SPLITS for domain in WORLD.domains for task in WORLD.draw_tasks(split, 6, domain=domain)]
+
+
+@pytest.fixture
+def method(isolation: None, tokenizer: Any) -> CodeScout:
+    return CodeScout(SPEC.load("tiny"), tokenizer)
+
+
+async def test_our_grep_prints_what_the_real_one_prints(method: CodeScout) -> None:
+    for task in TASKS:
+        search = read_task(task)
+        async with method.make_workspace(search) as workspace:
+            await method.start(workspace, search)
+            for topic in list_topics(task.question):
+                printed, _ = await method.run_command(SEARCH.format(topic), search, workspace)
+                assert printed == grep_with_line_before(topic, task.metadata["repository"])
+                assert printed.count("-def ") == len(ROLES) + len(IDLE) * (len(task.metadata["repository"]) > 4)
+
+
+async def test_the_right_turns_earn_everything_and_fit(method: CodeScout) -> None:
+    for task in TASKS:
+        searcher = make_searcher(method.tokenizer, lambda prompt, task=task: write_right_turn(task, prompt))
+        done = await method.rollout(task, Roles({"policy": searcher}), Sampling())
+        assert (done.reward, done.metrics["turns"]) == (3.0, 2)
+
+
+def test_the_issue_names_the_behaviour_and_not_the_place() -> None:
+    for task in TASKS:
+        gold = read_gold(task.metadata["file_changes"])
+        (place,) = gold.functions
+        path, _, function = place.partition(":")
+        source = task.metadata["repository"][path]
+        role = next(role for role, symptom in ROLES.items() if symptom in task.question)
+        assert f'def {function}(rows):\n    """{role} the {find_topic(task)} total."""' in source
+        assert path.removesuffix(".py") not in task.question.split()
+        assert function not in task.question.split()
+
+
+async def test_the_searcher_chooses_the_word_and_the_function_by_chance(isolation: None, tokenizer: Any) -> None:
+    method = ScriptedSearch(SPEC.load("tiny"), tokenizer, write_turn)
+    rewards = Counter[float]()
+    for task in WORLD.draw_tasks("train", 60):
+        done = await method.rollout(task, Roles({}), Sampling(seed=0))
+        assert done.status == "completed"
+        rewards[done.reward] += 1
+    assert 3 <= rewards[3.0] <= 24, "one in two words and one in three functions"
+
+
+async def test_the_shortcuts_answer_and_are_seldom_right(isolation: None, tokenizer: Any) -> None:
+    for write, most in ((write_first_word, 30), (write_first_file, 30)):
+        method = ScriptedSearch(SPEC.load("tiny"), tokenizer, lambda rng, prompt, write=write: write(rng, prompt))
+        done = [
+            await method.rollout(task, Roles({}), Sampling(seed=0)) for task in WORLD.draw_tasks("test", 60, seed=1)
+        ]
+        assert all(each.log["end"] == "answered" for each in done)
+        assert sum(each.reward == 3.0 for each in done) <= most
+
+
+def test_demonstrations_end_and_fit_the_preset(tokenizer: Any) -> None:
+    recipe = SPEC.load("tiny")
+    assert WORLD.demonstrate is not None
+    shown = WORLD.demonstrate(Random(0), recipe, tokenizer)
+    for _ in range(40):
+        turns = next(shown)
+        assert 2 <= len(turns) <= recipe.codescout.max_turns
+        for prompt, completion in turns:
+            assert len(completion) <= recipe.codescout.max_tokens
+            assert len(prompt) + recipe.codescout.max_tokens <= recipe.codescout.context_tokens

@@ -1,0 +1,48 @@
+"""Localisation has CodeScout's published rows, and an evaluation gives the three F1 of every task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentic.codescout.rollout import SPEC
+from agentic.codescout.world import WORLD
+from benchmarks.localization.evaluate import EVALUATOR, SCORES
+from benchmarks.localization.published import DATA, our_settings, protocol, published_scores
+from core.data.files import write_jsonl
+from core.report import build_summary
+from core.report.table import data_sections
+from core.runs.run_folder import RunFolder
+from core.types import Sampling
+
+
+def test_every_model_has_two_published_scores_of_every_set() -> None:
+    rows = published_scores()
+    assert len({(row.name, row.data, row.metric) for row in rows}) == len(rows) == 3 * 3 * 2
+    assert {row.data for row in rows} == set(DATA)
+    assert {row.metric for row in rows} == {"file_f1", "function_f1"} < set(SCORES)
+    assert all(row.protocol == protocol(row.data).name and 0.1 < row.score < 0.8 for row in rows)
+
+
+def test_the_preset_of_the_paper_may_stand_beside_them_and_the_departures_are_told() -> None:
+    theirs, ours = protocol("swebench-lite"), our_settings(SPEC.load("paper"), Sampling(temperature=0.6))
+    assert theirs.covers(ours)
+    told = theirs.list_departures(ours)
+    assert "prompts: ours, by the released rules; published: released" in told
+    assert "max_turns: 6; published: not found" in told
+    assert not theirs.covers({**ours, "tools": "bash"})
+
+
+def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(isolation: None, tmp_path: Path) -> None:
+    model = WORLD.build_model(tmp_path / "model")
+    write_jsonl(tmp_path / "tasks.jsonl", WORLD.draw_tasks("test", 3))
+    request = {"model": str(model), "protocol": "swebench-lite", "data": str(tmp_path / "tasks.jsonl")}
+    status = EVALUATOR.run(**request, preset="tiny", out=tmp_path / "out", published_as="CodeScout-4B", threads=1)
+    assert status == 0
+    folder = RunFolder(tmp_path / "out")
+    (result,) = folder.evaluations()
+    assert set(result.scores) == set(SCORES)
+    assert result.n == 3
+    sections = data_sections(build_summary(folder))
+    rows = [row for row in published_scores() if row.data == "swebench-lite"]
+    assert [row.name for row in rows if row.find_ours(sections) is not None] == ["CodeScout-4B"] * 2
+    assert any(line.startswith("prompts: the issue alone") for line in folder.published["departures"])
