@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class CodePlaces:
     """Holds what must change: paths of files; modules as `a/b.py:Class`; functions as `a/b.py:Class.method`."""
 
     files: frozenset[str] = frozenset()
@@ -22,7 +22,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class PlaceScores:
     """Holds the F1 of the three levels, each in [0, 1]."""
 
     file: float = 0.0
@@ -34,7 +34,7 @@ class Scores:
         return (self.file + self.module + self.function) / 3
 
 
-def read_answer(locations: object) -> Places | None:
+def read_answer(locations: object) -> CodePlaces | None:
     """Read the argument of the call that answers; None if an entry is no object, has no file, or another type.
 
     White space around a name is dropped. A name that is empty or null counts as missing.
@@ -56,10 +56,10 @@ def read_answer(locations: object) -> Places | None:
             modules.add(f"{path}:{owner or function}")
         if function:
             functions.add(f"{path}:{owner}.{function}" if owner else f"{path}:{function}")
-    return Places(frozenset(files), frozenset(modules), frozenset(functions))
+    return CodePlaces(frozenset(files), frozenset(modules), frozenset(functions))
 
 
-def read_gold(changes: Sequence[Mapping[str, Any]]) -> Places:
+def read_gold(changes: Sequence[Mapping[str, Any]]) -> CodePlaces:
     """Read `file_changes` of a record: each has `file`, and `changes` with `edited_modules` and `edited_entities`.
 
     Raises:
@@ -73,14 +73,14 @@ def read_gold(changes: Sequence[Mapping[str, Any]]) -> Places:
         raise ValueError(f"has another form than file and changes ({error!r})") from error
     if not files:
         raise ValueError("names no file")
-    return Places(files, frozenset(map(str, modules)), frozenset(map(str, functions)))
+    return CodePlaces(files, frozenset(map(str, modules)), frozenset(map(str, functions)))
 
 
-def score(answer: Places | None, gold: Places) -> Scores:
+def score(answer: CodePlaces | None, gold: CodePlaces) -> PlaceScores:
     """Return the F1 of an answer; None stands for no answer."""
     if answer is None:
-        return Scores()
-    return Scores(
+        return PlaceScores()
+    return PlaceScores(
         measure_f1(answer.files, gold.files),
         measure_f1(answer.modules, gold.modules),
         measure_f1(answer.functions, gold.functions),

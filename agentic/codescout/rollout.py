@@ -33,14 +33,14 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from agentic.codescout.config import PRESETS, CodeScoutRecipe
-from agentic.codescout.places import Places, read_answer, read_gold, score
+from agentic.codescout.places import CodePlaces, read_answer, read_gold, score
 from agentic.codescout.prompts import BASH, FINISH, ISSUE, SYSTEM, TOO_MANY
 from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.sandbox import workspace as workspaces
-from core.sandbox.workspace import IsolatedWorkspace, RepositoryWorkspace, WorkspaceError, WorkspaceUnavailable
+from core.sandbox.workspace import RepositoryWorkspace, WorkspaceError, WorkspaceUnavailable
 from core.text.call_formats import Reply, need_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Tokenizer
@@ -57,16 +57,16 @@ TOOLS = (BASH, FINISH)
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchTask:
     """Holds what a task's record says: the issue, the gold places, and the repository as files or as a checkout."""
 
     statement: str
-    gold: Places
+    gold: CodePlaces
     files: dict[str, bytes]
     folder: str
 
 
-def read_task(task: Task) -> Search:
+def read_task(task: Task) -> SearchTask:
     """Read a task's record.
 
     Raises:
@@ -85,7 +85,7 @@ def read_task(task: Task) -> Search:
     except ValueError as error:
         raise ValueError(f"metadata.file_changes: {error}") from error
     contents = {path: text.encode("utf-8", "surrogatepass") for path, text in files.items()}
-    return Search(
+    return SearchTask(
         data.get("problem_statement") or task.question, gold, contents, folder and str(Path(folder).resolve())
     )
 
@@ -146,15 +146,15 @@ class CodeScout(Method):
             log={"answer": locations, "end": end},
         )
 
-    def make_workspace(self, search: Search) -> RepositoryWorkspace:
+    def make_workspace(self, search: SearchTask) -> RepositoryWorkspace:
         """Return a workspace for the task, not yet started. Raises RolloutError (`workspace`): there is none."""
         config, paths = self.config, (search.folder,) if search.folder else ()
         try:
-            return IsolatedWorkspace(config.workspace, WORKDIR, config.backend, paths=paths)
+            return workspaces.IsolatedWorkspace(config.workspace, WORKDIR, config.backend, paths=paths)
         except (WorkspaceUnavailable, ValueError) as error:
             raise RolloutError("workspace", str(error)) from error
 
-    async def start(self, workspace: RepositoryWorkspace, search: Search) -> None:
+    async def start(self, workspace: RepositoryWorkspace, search: SearchTask) -> None:
         """Open a workspace and put the record's files there. Raises RolloutError (`workspace`) if that cannot be."""
         try:
             await workspace.open()
@@ -167,7 +167,7 @@ class CodeScout(Method):
             raise RolloutError("workspace", str(error)) from error
 
     async def search(
-        self, search: Search, workspace: RepositoryWorkspace, policy: Policy, turns: Turns, counts: Counter[str]
+        self, search: SearchTask, workspace: RepositoryWorkspace, policy: Policy, turns: Turns, counts: Counter[str]
     ) -> tuple[End, Any]:
         """Let the policy search in a workspace. Return how that ended, and the locations that it answered with."""
         await self.start(workspace, search)
@@ -193,7 +193,7 @@ class CodeScout(Method):
                 return "workspace_lost", None
         return "turn_limit", None
 
-    def open(self, search: Search) -> list[Message]:
+    def open(self, search: SearchTask) -> list[Message]:
         """Return the first messages."""
         if self.config.prompt == "issue":
             return [self.renderer.message("user", search.statement)]
@@ -210,7 +210,7 @@ class CodeScout(Method):
         return "answered", call.arguments["locations"]
 
     async def run_calls(
-        self, reply: Reply, search: Search, workspace: RepositoryWorkspace, counts: Counter[str]
+        self, reply: Reply, search: SearchTask, workspace: RepositoryWorkspace, counts: Counter[str]
     ) -> list[Message]:
         """Run the commands of a turn one after another, and return what the policy is told of each.
 
@@ -230,7 +230,7 @@ class CodeScout(Method):
         return told
 
     async def run_call(
-        self, call: ToolCall, search: Search, workspace: RepositoryWorkspace, counts: Counter[str]
+        self, call: ToolCall, search: SearchTask, workspace: RepositoryWorkspace, counts: Counter[str]
     ) -> str:
         """Run one command and return what it printed, errors included."""
         if (error := check_call(call, TOOLS)) is not None:
@@ -241,7 +241,7 @@ class CodeScout(Method):
         counts[FAILED_CALLS] += failed
         return shorten(said, self.config.output_chars)
 
-    async def run_command(self, command: str, search: Search, workspace: RepositoryWorkspace) -> tuple[str, bool]:
+    async def run_command(self, command: str, search: SearchTask, workspace: RepositoryWorkspace) -> tuple[str, bool]:
         """Run a command in the repository. Return its output, and whether it met a limit."""
         go = f"cd {search.folder}\n" if search.folder else ""
         result = await workspace.exec(

@@ -26,13 +26,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
+from typing import Any
 
 from agentic.codescout.config import CodeScoutRecipe
 from agentic.codescout.prompts import BASH, FINISH
-from agentic.codescout.rollout import CodeScout, Search, read_task
+from agentic.codescout.rollout import CodeScout, SearchTask, read_task
 from core.policy.base import Policy, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.sandbox.workspace import RepositoryWorkspace
 from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 from core.worlds import SPLITS, TOOL_TEMPLATE, Example, Split, World, encode_turn
@@ -183,10 +183,10 @@ def make_searcher(tokenizer: Tokenizer, write: Callable[[str], str]) -> Scripted
 class MadeUpCodeScout(CodeScout):
     """The method, with a grep of ours in the place of the workspace: the warm start runs no commands."""
 
-    async def start(self, workspace: RepositoryWorkspace, search: Search) -> None:
+    async def start(self, workspace: Any, search: SearchTask) -> None:
         return
 
-    async def run_command(self, command: str, search: Search, workspace: RepositoryWorkspace) -> tuple[str, bool]:
+    async def run_command(self, command: str, search: SearchTask, workspace: Any) -> tuple[str, bool]:
         word = command.split()[2]
         return grep_with_line_before(word, {path: text.decode() for path, text in search.files.items()}), False
 

@@ -20,7 +20,10 @@ REPOSITORY = Path(__file__).parents[2]
 METHODS = sorted(path.parent.name for path in (REPOSITORY / "agentic").glob("*/rollout.py"))
 MOST_MODULES = 20
 """Limits the modules that come with a method's file. A package that only names what its modules hold is none."""
-WITH_TOOLS = {**dict.fromkeys(("agentflow", "coding", "retool", "rlm", "search_r1"), 27), "toolorchestra": 37}
+WITH_TOOLS = {
+    **dict.fromkeys(("agentflow", "codescout", "coding", "retool", "rlm", "search_r1"), 27),
+    "toolorchestra": 37,
+}
 """Limits those of the methods that call tools. The tools themselves come when a recipe opens them."""
 
 

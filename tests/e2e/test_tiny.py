@@ -66,6 +66,12 @@ EXPECTED = {
         logged="turns tool_errors parse_errors calls_python_coder calls_base_generator",
         trained="planner.",
     ),
+    "codescout": Expected(
+        options="--by kind",
+        variants="aimless-search first-word first-file",
+        logged="turns calls_bash official",
+        measures={("first-word", "calls_bash"): 1.0, ("first-file", "end_answered"): 1.0},
+    ),
     "coding": Expected(
         options="--by kind --variants untrained untrained-greedy trained best-constant",
         variants="best-constant",

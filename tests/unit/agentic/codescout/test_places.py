@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic.codescout.places import Places, Scores, measure_f1, read_answer, read_gold, score
+from agentic.codescout.places import CodePlaces, PlaceScores, measure_f1, read_answer, read_gold, score
 
 GOLD = [
     {
@@ -26,7 +26,7 @@ def test_an_answer_names_files_modules_and_functions() -> None:
             {"file": "a/c.py"},
         ]
     )
-    assert answer == Places(
+    assert answer == CodePlaces(
         frozenset({"a/b.py", "a/c.py"}),
         frozenset({"a/b.py:C", "a/b.py:f", "a/b.py:D"}),
         frozenset({"a/b.py:C.m", "a/b.py:f"}),
@@ -56,8 +56,8 @@ def test_what_the_patch_adds_is_no_place_that_can_be_found() -> None:
 
 def test_a_level_of_which_the_patch_has_nothing_scores_nothing() -> None:
     gold = read_gold(GOLD[1:])
-    assert score(read_answer([{"file": "a/c.py"}]), gold) == Scores(1.0, 0.0, 0.0)
-    assert score(None, gold) == Scores()
+    assert score(read_answer([{"file": "a/c.py"}]), gold) == PlaceScores(1.0, 0.0, 0.0)
+    assert score(None, gold) == PlaceScores()
 
 
 def test_naming_everything_costs_precision() -> None:
