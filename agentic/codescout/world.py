@@ -7,9 +7,9 @@ A total that comes out wrong is computed wrong, one that is printed twice is sho
 is stored wrong. Topics, functions and files belong to one split each.
 
 The searcher of the warm start knows the form and chooses by chance. It searches for either topic of the issue. Then it
-answers with any function that it has seen, or searches for the other topic first. Its repositories are made up, with
-the words of all splits, and its issues have nothing to do with any bug. So nobody tells the policy which word to search
-for, what a symptom means, or when to stop.
+answers with any function that it has seen, whose line it repeats, or searches for the other topic first. Its
+repositories are made up, with the words of all splits, and its issues have nothing to do with any bug. So nobody tells
+the policy which word to search for, what a symptom means, or when to stop.
 
 | baseline | what it does |
 |---|---|
@@ -135,8 +135,13 @@ def write_search(command: str) -> str:
 
 
 def write_answer(path: str, function: str) -> str:
-    """Write the call that answers. The space lets the name be one token, as it is behind `def`."""
-    return write_call(FINISH.name, locations=[{"file": path, "function_name": f" {function}"}])
+    """Write the line of the function that was chosen, and the call that answers with it.
+
+    The line binds the function to its file, which a policy this small does not do from afar. The space in the call lets
+    the name be one token, as it is behind `def`.
+    """
+    call = write_call(FINISH.name, locations=[{"file": path, "function_name": f" {function}"}])
+    return f"{path}-def {function}\n{call}"
 
 
 def list_topics(text: str) -> list[str]:
