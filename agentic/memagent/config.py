@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from agentic.memagent.prompts import EMPTY_MEMORY, AnswerFormat, Order, Style
+from core.algorithms.coefficients import TURN_ESTIMATORS
 from core.config import Recipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
@@ -32,9 +33,42 @@ class MemAgentSection(Section):
     """Stands in the first prompt in place of a memory. Small models may copy the published words into their own."""
     gate_update: bool = False
     """Lets the policy keep its memory by writing the one word KEEP."""
+    gate_exit: bool = False
+    """Lets the policy end the reading by the word STOP behind its memory."""
+    gate_rewards: bool = False
+    """Rewards both gates by where the evidence stands, as GRU-Mem does (gates.py)."""
+    recall: bool = False
+    """Lets the policy see an earlier memory again by the word RECALL and what to look for, as ReMemR1 (recall.py)."""
+    recall_reward: bool = False
+    """Rewards an update for the words of the answer that it adds to the memory or recalls."""
     train_update: bool = True
     train_final: bool = True
+
+    @model_validator(mode="after")
+    def _rewards_have_their_options(self) -> Self:
+        if self.gate_rewards and not (self.gate_update or self.gate_exit):
+            raise ValueError("gate_rewards needs a gate; set gate_update=true or gate_exit=true")
+        if self.recall_reward and not self.recall:
+            raise ValueError("recall_reward needs recall=true")
+        return self
+
+    @property
+    def rewards_turns(self) -> bool:
+        return self.recall_reward or (self.gate_rewards and self.gate_update)
 
 
 class MemAgentRecipe(Recipe):
     memagent: MemAgentSection
+
+    @model_validator(mode="after")
+    def _rewards_of_turns_are_read(self) -> Self:
+        """Refuse rewards that nothing reads."""
+        estimator = self.algorithm.adv_estimator
+        if self.memagent.rewards_turns and estimator not in TURN_ESTIMATORS:
+            raise ValueError(
+                f"memagent rewards its turns, which algorithm.adv_estimator={estimator} does not read; set it to "
+                "turn_grpo, and algorithm.turn_coef to 0.111 (gate_rewards) or 0.25 (recall_reward)"
+            )
+        if self.reward is not None and self.memagent.gate_rewards and self.memagent.gate_exit:
+            raise ValueError("reward replaces that of the rollout, and with it what gate_rewards adds; leave one out")
+        return self

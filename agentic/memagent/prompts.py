@@ -20,15 +20,21 @@ Style = Literal["official", "compact"]
 AnswerFormat = Literal["boxed", "the_answer_is"]
 
 EMPTY_MEMORY = "No previous memory"
-KEEP = "KEEP"
+KEEP, RECALL, STOP = "KEEP", "RECALL", "STOP"
+"""Are the words of the options; notes.py says what each does."""
 
 _UPDATE = (
     "You are presented with a problem, a section of an article that may contain the answer to the problem, and a "
     "previous memory. Please read the provided section carefully and update the memory with the new information that "
     "helps to answer the problem. Be sure to retain all relevant details from the previous memory while adding any "
-    "new, useful information.{gate}\n\n{parts}\n\nUpdated memory:\n"
+    "new, useful information.{options}\n\n{parts}\n\nUpdated memory:\n"
 )
 _GATE = f" If the section adds nothing, answer with the single word {KEEP} and the memory stays as it is."
+_RECALL = (
+    f" If something that an earlier memory held would help, add a line of the word {RECALL} and the words to look for, "
+    "and you will see the earlier memory that fits them best."
+)
+_EXIT = f" Once the memory is enough to answer the problem, end with the single word {STOP} and nothing more is read."
 _FINAL = (
     "You are presented with a problem and a previous memory. Please answer the problem based on the previous memory "
     "and {format}.\n\n{parts}\n\nYour answer:\n"
@@ -41,34 +47,49 @@ _OFFICIAL_PARTS = {
     "problem": "<problem> \n{problem}\n</problem>",
     "memory": "<memory>\n{memory}\n</memory>",
     "section": "<section>\n{section}\n</section>",
+    "recalled": "<recalled>\n{recalled}\n</recalled>",
 }
 _COMPACT_PARTS = {name: f"<{name}>{{{name}}}</{name}>" for name in _OFFICIAL_PARTS}
 _ORDERS = {"official": ("problem", "memory", "section"), "prefix_friendly": ("problem", "section", "memory")}
 
 
-def update_message(style: Style, order: Order, gate: bool) -> str:
-    """Return the message that asks for a memory update, with the slots problem, section and memory."""
-    names = _ORDERS[order]
+def update_message(style: Style, order: Order, gate: bool, recall: bool = False, leave: bool = False) -> str:
+    """Return the message that asks for a memory update, with the slots problem, section and memory.
+
+    `gate`, `recall` and `leave` offer the words KEEP, RECALL and STOP. What was recalled has a slot before the memory.
+    """
+    names = _add_recalled(_ORDERS[order], recall)
     if style == "compact":
         return "".join(_COMPACT_PARTS[name] for name in names)
     parts = "\n\n".join(_OFFICIAL_PARTS[name] for name in names)
-    return _UPDATE.replace("{gate}", _GATE if gate else "").replace("{parts}", parts)
+    return _UPDATE.replace("{options}", _GATE * gate + _RECALL * recall + _EXIT * leave).replace("{parts}", parts)
 
 
-def final_message(style: Style, answer_format: AnswerFormat) -> str:
-    """Return the message that asks for the answer, with the slots problem and memory."""
-    names = ("problem", "memory")
+def final_message(style: Style, answer_format: AnswerFormat, recall: bool = False) -> str:
+    """Return the message that asks for the answer, with the slots problem and memory, and maybe `recalled`."""
+    names = _add_recalled(("problem", "memory"), recall)
     if style == "compact":
         return "".join(_COMPACT_PARTS[name] for name in names)
     parts = "\n\n".join(_OFFICIAL_PARTS[name] for name in names)
     return _FINAL.replace("{format}", _FORMATS[answer_format]).replace("{parts}", parts)
 
 
-def make_update_template(tokenizer: Tokenizer, style: Style, order: Order, gate: bool) -> TokenTemplate:
-    """Make the prompt of a memory update, with the slots problem, section and memory."""
-    return TokenTemplate(tokenizer, update_message(style, order, gate), slots=("problem", "section", "memory"))
+def _add_recalled(names: tuple[str, ...], recall: bool) -> tuple[str, ...]:
+    place = names.index("memory")
+    return (*names[:place], "recalled", *names[place:]) if recall else names
 
 
-def make_final_template(tokenizer: Tokenizer, style: Style, answer_format: AnswerFormat = "boxed") -> TokenTemplate:
-    """Make the prompt of the final answer, with the slots problem and memory."""
-    return TokenTemplate(tokenizer, final_message(style, answer_format), slots=("problem", "memory"))
+def make_update_template(
+    tokenizer: Tokenizer, style: Style, order: Order, gate: bool, recall: bool = False, leave: bool = False
+) -> TokenTemplate:
+    """Make the prompt of a memory update, with the slots problem, section and memory, and maybe `recalled`."""
+    slots = _add_recalled(("problem", "section", "memory"), recall)
+    return TokenTemplate(tokenizer, update_message(style, order, gate, recall, leave), slots=slots)
+
+
+def make_final_template(
+    tokenizer: Tokenizer, style: Style, answer_format: AnswerFormat = "boxed", recall: bool = False
+) -> TokenTemplate:
+    """Make the prompt of the final answer, with the slots problem and memory, and maybe `recalled`."""
+    slots = _add_recalled(("problem", "memory"), recall)
+    return TokenTemplate(tokenizer, final_message(style, answer_format, recall), slots=slots)

@@ -11,8 +11,8 @@ Departures from both, on purpose (a preset may undo those marked *):
 4. Advantages are normalised over rollouts and then given to turns. A failed rollout leaves the baseline. No row is
    trimmed.
 5. The reward grades the short answer in the last box (core/rewards/README.md). Both compare text without spaces.
-6. Three options of our own are off in `seed` and `paper`*: chunks that end between sentences or documents, the section
-   before the memory, and the KEEP gate.
+6. Options of our own are off in `seed` and `paper`*: chunks that end between sentences or documents, and the section
+   before the memory. So are those of later papers: the gates of GRU-Mem (gates.py), the recall of ReMemR1 (recall.py).
 
 Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores, minutes
       bash agentic/memagent/run.sh --preset paper --backend slime --dry-run
@@ -25,7 +25,10 @@ from dataclasses import replace
 
 from agentic.memagent.chunks import SharedResults, split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
-from agentic.memagent.prompts import KEEP, AnswerFormat, make_final_template, make_update_template
+from agentic.memagent.gates import find_evidence, reward_exit, reward_update
+from agentic.memagent.notes import Note, read_note
+from agentic.memagent.prompts import AnswerFormat, make_final_template, make_update_template
+from agentic.memagent.recall import find_memory, reward_recall
 from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, is_accepted
 from core.rewards.answers import strip_thoughts
@@ -45,8 +48,9 @@ class MemAgent(Method):
     def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
         self.config = config
         self.tokenizer = tokenizer
-        self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, config.gate_update)
-        self.final = make_final_template(tokenizer, config.prompt_style, config.answer_format)
+        gates = (config.gate_update, config.recall, config.gate_exit)
+        self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, *gates)
+        self.final = make_final_template(tokenizer, config.prompt_style, config.answer_format, config.recall)
         self.empty_memory = encode_text(tokenizer, config.empty_memory)
         self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
@@ -56,16 +60,36 @@ class MemAgent(Method):
         """Update the memory once for each chunk, then answer from the memory alone; reward the final answer."""
         policy, config = roles["policy"], self.config
         problem = encode_text(self.tokenizer, task.question)
-        memory = self.empty_memory
+        memory, recalled = self.empty_memory, Ids()
         turns = Turns(replace(sampling, stop_token_ids=self.stop_ids))
         sections, left_out = await self.share_sections(task)
+        evidence = find_evidence(task, [*map(self.tokenizer.decode, sections)]) if config.gate_rewards else []
+        notes = list[Note]()
         for section in sections:
-            prompt = self.update.render(problem=problem, section=section, memory=memory)
+            prompt = self.update_prompt(problem, section, memory, recalled)
             completion = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
-            memory = self.next_memory(memory, completion)
-        prompt = self.final.render(problem=problem, memory=memory)
+            note = self.read_note(memory, completion)
+            found = Ids()
+            if note.query:
+                found = find_memory(note.query, [each.memory for each in notes], note.memory, self.tokenizer)
+            if config.rewards_turns:
+                turns.credit(
+                    "update", reward=self.reward_turn(task, prompt, memory, note, found, evidence[len(notes) :])
+                )
+            notes.append(note)
+            memory, recalled = note.memory, found
+            if note.stops:
+                break
+        prompt = self.final_prompt(problem, memory, recalled)
         completion = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
-        return self.make_trajectory(task, turns.recorded, self.decode(completion), left_out)
+        trajectory = self.make_trajectory(task, turns.recorded, self.decode(completion), left_out)
+        return self.add_options(trajectory, notes, evidence)
+
+    def update_prompt(self, problem: Ids, section: Ids, memory: Ids, recalled: Ids = ()) -> Ids:
+        return self.update.render(problem=problem, section=section, memory=memory, recalled=recalled)
+
+    def final_prompt(self, problem: Ids, memory: Ids, recalled: Ids = ()) -> Ids:
+        return self.final.render(problem=problem, memory=memory, recalled=recalled)
 
     async def share_sections(self, task: Task) -> tuple[list[Ids], int]:
         """Return `sections` of the task, which are computed once for its whole group."""
@@ -94,11 +118,36 @@ class MemAgent(Method):
             f"memagent.max_chunks is {limit}; raise it or set memagent.overlong=truncate_middle",
         )
 
-    def next_memory(self, memory: Ids, completion: Completion) -> Ids:
-        """Return the completion as the new memory. If the gate is on, the word KEEP returns the old memory."""
-        new = tuple(i for i in completion.token_ids if i not in self.special)
-        keep = self.config.gate_update and self.tokenizer.decode(new).strip() == KEEP
-        return memory if keep else new
+    def read_note(self, memory: Ids, completion: Completion) -> Note:
+        """Read the completion of an update that followed `memory`, without its special tokens."""
+        written = tuple(i for i in completion.token_ids if i not in self.special)
+        return read_note(written, memory, self.config, self.tokenizer.decode)
+
+    def reward_turn(
+        self, task: Task, prompt: Ids, old: Ids, note: Note, found: Ids, evidence: Sequence[bool]
+    ) -> float | None:
+        """Return what one update earns by the options that reward turns; `evidence` begins with its section."""
+        earned = list[float]()
+        if self.config.gate_update and evidence:
+            earned.append(reward_update(note.kept, evidence[0]))
+        if self.config.recall_reward:
+            texts = map(self.tokenizer.decode, (prompt, old, note.memory, found))
+            earned.append(reward_recall(task.answers, *texts))
+        return sum(earned) if earned else None
+
+    def add_options(self, trajectory: Trajectory, notes: Sequence[Note], evidence: Sequence[bool]) -> Trajectory:
+        """Add the metrics of the options that are on, and what the end of the reading earned."""
+        config, metrics, reward = self.config, dict(trajectory.metrics), trajectory.reward
+        if config.gate_update:
+            metrics["kept"] = sum(note.kept for note in notes) / len(notes)
+        if config.recall:
+            metrics["recalls"] = sum(bool(note.query) for note in notes) / len(notes)
+        if config.gate_exit:
+            metrics["stopped"] = float(notes[-1].stops)
+            if evidence and reward is not None:
+                metrics["exit_reward"] = reward_exit(len(notes), evidence)
+                reward += metrics["exit_reward"]
+        return replace(trajectory, metrics=metrics, reward=reward)
 
     def make_trajectory(self, task: Task, turns: list[Turn], answer: str, left_out: int) -> Trajectory:
         """Return the trajectory with its reward and metrics."""

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
 from agentic.memagent.chunks import split_chunks
-from agentic.memagent.config import MemAgentRecipe
+from agentic.memagent.config import MemAgentRecipe, MemAgentSection
 from agentic.memagent.gold import AnnotatorWords, draw_gold_batches
-from agentic.memagent.prompts import EMPTY_MEMORY
+from agentic.memagent.prompts import EMPTY_MEMORY, RECALL, STOP
+from agentic.memagent.prompts import KEEP as WORD_KEEP
 from agentic.memagent.rollout import MemAgent
 from core.text.tokenizer import Tokenizer, encode_text
 from core.worlds import Example, World, encode_turn
@@ -35,6 +36,8 @@ ANSWERS = 0.1
 """Sets the share of final turns."""
 KEEP = 0.07
 """Sets the chance that the annotator keeps a fact that does not matter."""
+USES = 0.1
+"""Sets the chance that he ends a note by the word of an option, whatever the note says."""
 FULL_SECTION = 90
 """Counts the words of the longest section, about a chunk of the `tiny` preset."""
 
@@ -50,12 +53,14 @@ def write_corpus() -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDemonstration:
-    """Holds one turn as text. `section` is None in a final turn."""
+    """Holds one turn as text. `section` is None in a final turn; `key` is the asked one."""
 
     question: str
     section: str | None
     memory: str
     completion: str
+    key: str = ""
+    recalled: str = ""
 
 
 def draw_demonstration(rng: Random, section_words: tuple[int, int], keep: float = KEEP) -> MemoryDemonstration:
@@ -71,7 +76,7 @@ def draw_demonstration(rng: Random, section_words: tuple[int, int], keep: float 
         memory, answer = rng.choice(
             ((EMPTY_MEMORY, UNKNOWN), (nothing, UNKNOWN), (facts[-1], UNKNOWN), *[(facts[0], values[0])] * 3)
         )
-        return MemoryDemonstration(question, None, memory, ANSWER.format(value=answer))
+        return MemoryDemonstration(question, None, memory, ANSWER.format(value=answer), keys[0])
 
     memory = rng.choice((EMPTY_MEMORY, nothing, facts[-1], facts[-1]))
     present = rng.random() < 0.4
@@ -82,7 +87,32 @@ def draw_demonstration(rng: Random, section_words: tuple[int, int], keep: float 
         note = facts[0]
     else:
         note = memory if memory == facts[-1] and rng.random() < keep else nothing
-    return MemoryDemonstration(question, section, memory, note)
+    return MemoryDemonstration(question, section, memory, note, keys[0])
+
+
+def show_options(rng: Random, turn: MemoryDemonstration, config: MemAgentSection) -> MemoryDemonstration:
+    """Show the form of the options that are on, and no decision: whether one is used is chance.
+
+    KEEP stands for half of the notes that repeat the memory. No update sees the asked fact in what was recalled either;
+    half of the answers read it there.
+    """
+    if config.recall:
+        memory = "" if turn.memory == EMPTY_MEMORY else turn.memory
+        other = FACT.format(key=rng.choice([key for key in KEYS if key != turn.key]), value=rng.choice(VALUES))
+        recalled = rng.choice(("", FACT.format(key=turn.key, value=UNKNOWN), other))
+        turn = replace(turn, recalled=recalled)
+        if turn.section is None and rng.random() < 0.5:
+            turn = replace(turn, memory=recalled or EMPTY_MEMORY, recalled=memory)
+    if turn.section is None:
+        return turn
+    note = turn.completion
+    if config.gate_update and note == turn.memory and rng.random() < 0.5:
+        note = WORD_KEEP
+    if config.recall and rng.random() < USES:
+        note += f"\n{RECALL} {turn.key}"
+    if config.gate_exit and rng.random() < USES:
+        note += f"\n{STOP}"
+    return replace(turn, completion=note)
 
 
 def draw_lookup_drill(rng: Random) -> tuple[str, str]:
@@ -146,19 +176,19 @@ def demonstrate(rng: Random, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> It
     for number in count():
         step = number // config.batch_size // 8 * 8
         longest = min(FULL_SECTION, 20 + round((FULL_SECTION - 20) * 3 * step / max(config.steps, 1)))
-        yield [encode(draw_demonstration(rng, (0, longest)), method)]
+        yield [encode(show_options(rng, draw_demonstration(rng, (0, longest)), recipe.memagent), method)]
 
 
 def encode(turn: MemoryDemonstration, method: MemAgent) -> Example:
     """Encode a turn just as the rollout asks the policy."""
     tokenizer = method.tokenizer
-    problem, memory = encode_text(tokenizer, turn.question), encode_text(tokenizer, turn.memory)
+    problem, memory, recalled = (encode_text(tokenizer, text) for text in (turn.question, turn.memory, turn.recalled))
     if turn.section is None:
-        prompt = method.final.render(problem=problem, memory=memory)
+        prompt = method.final_prompt(problem, memory, recalled)
     else:
         # Sentence by sentence, as the rollout does it: encoded as a whole, ".\n" would be another token.
-        section = [i for chunk in split_chunks(tokenizer, turn.section, FULL_SECTION, "sentence") for i in chunk]
-        prompt = method.update.render(problem=problem, section=section, memory=memory)
+        section = tuple(i for chunk in split_chunks(tokenizer, turn.section, FULL_SECTION, "sentence") for i in chunk)
+        prompt = method.update_prompt(problem, section, memory, recalled)
     return prompt, encode_turn(tokenizer, turn.completion)
 
 

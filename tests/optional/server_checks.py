@@ -81,7 +81,7 @@ async def memagent_rollout(policy: HTTPPolicy, model: Path) -> list[Result]:
     rows = rows_from_groups(groups, std_normalization=False, split_advantage=False)
 
     carried = [
-        contains(after.prompt_ids, method.next_memory((), before.completion))
+        contains(after.prompt_ids, method.read_note((), before.completion).memory)
         for trajectory in rollouts
         for before, after in pairwise(trajectory.turns)
     ]
