@@ -8,7 +8,6 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from agentic.memagent.prompts import EMPTY_MEMORY, AnswerFormat, Order, Style
-from core.algorithms.coefficients import TURN_ESTIMATORS
 from core.config import Recipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
@@ -52,10 +51,6 @@ class MemAgentSection(Section):
             raise ValueError("recall_reward needs recall=true")
         return self
 
-    @property
-    def rewards_turns(self) -> bool:
-        return self.recall_reward or (self.gate_rewards and self.gate_update)
-
 
 class MemAgentRecipe(Recipe):
     memagent: MemAgentSection
@@ -63,12 +58,13 @@ class MemAgentRecipe(Recipe):
     @model_validator(mode="after")
     def _rewards_of_turns_are_read(self) -> Self:
         """Refuse rewards that nothing reads."""
-        estimator = self.algorithm.adv_estimator
-        if self.memagent.rewards_turns and estimator not in TURN_ESTIMATORS:
+        estimator, section = self.algorithm.adv_estimator, self.memagent
+        rewarded = section.recall_reward or (section.gate_rewards and section.gate_update)
+        if rewarded and estimator not in ("turn_grpo", "gigpo", "gae"):
             raise ValueError(
                 f"memagent rewards its turns, which algorithm.adv_estimator={estimator} does not read; set it to "
                 "turn_grpo, and algorithm.turn_coef to 0.111 (gate_rewards) or 0.25 (recall_reward)"
             )
-        if self.reward is not None and self.memagent.gate_rewards and self.memagent.gate_exit:
+        if self.reward is not None and section.gate_rewards and section.gate_exit:
             raise ValueError("reward replaces that of the rollout, and with it what gate_rewards adds; leave one out")
         return self

@@ -65,12 +65,14 @@ def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -
         # A needle that a chunk's end cuts in two counts as read with its second part.
         read += tokenizer.decode(section)
         note = write(words.fact if needle in read else words.nothing, method.config.max_memory_tokens)
-        turns.append((method.update_prompt(problem=problem, section=section, memory=memory), (*note, *end)))
+        turns.append(
+            (method.update.render(problem=problem, section=section, memory=memory, recalled=()), (*note, *end))
+        )
         memory = note
     if needle not in read:
         raise RolloutError("no_needle", f"task {task.task_id}: its document lacks the sentence {needle!r}")
     answer = write(words.answer, method.config.max_final_tokens)
-    turns.append((method.final_prompt(problem=problem, memory=memory), (*answer, *end)))
+    turns.append((method.final.render(problem=problem, memory=memory, recalled=()), (*answer, *end)))
     return turns
 
 

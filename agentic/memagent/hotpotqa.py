@@ -57,11 +57,11 @@ def write_turns(method: MemAgent, task: Task, keep: bool) -> list[Example]:
         read = find_notes(task, str(tokenizer.decode(section)))
         notes = "\n".join(filter(None, (notes, read)))
         note = encode_text(tokenizer, (notes if keep else read) or NOTHING)[: config.max_memory_tokens - 1]
-        prompt = method.update_prompt(problem=problem, section=section, memory=memory)
+        prompt = method.update.render(problem=problem, section=section, memory=memory, recalled=())
         turns.append((prompt, (*note, tokenizer.eos_token_id)))
         memory = note if keep else memory
     memory = encode_text(tokenizer, notes or NOTHING)[: config.max_memory_tokens - 1]
-    prompt = method.final_prompt(problem=problem, memory=memory)
+    prompt = method.final.render(problem=problem, memory=memory, recalled=())
     return [*turns, (prompt, encode_turn(tokenizer, f"\\boxed{{{task.answers[0]}}}"))]
 
 

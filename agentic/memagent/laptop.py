@@ -51,12 +51,12 @@ def draw_example(rng: Random, task: Task, method: MemAgent) -> Example:
     if rng.random() < ANSWERS:
         known = rng.random() < 0.8
         memory = encode_text(tokenizer, fact if known else NOTHING)
-        prompt = method.final_prompt(problem=question, memory=memory)
+        prompt = method.final.render(problem=question, memory=memory, recalled=())
         return prompt, encode_turn(tokenizer, ANSWER.format(value=asked["value"] if known else UNKNOWN))
     config = method.config
     size = rng.randint(config.chunk_tokens // 2, config.chunk_tokens)
     section, held = _choose_section(rng, split_chunks(tokenizer, task.context, size, config.align), asked, tokenizer)
-    prompt = method.update_prompt(problem=question, section=section, memory=method.empty_memory)
+    prompt = method.update.render(problem=question, section=section, memory=method.empty_memory, recalled=())
     return prompt, encode_turn(tokenizer, fact if held else NOTHING)
 
 

@@ -21,7 +21,7 @@ AnswerFormat = Literal["boxed", "the_answer_is"]
 
 EMPTY_MEMORY = "No previous memory"
 KEEP, RECALL, STOP = "KEEP", "RECALL", "STOP"
-"""Are the words of the options; notes.py says what each does."""
+"""Are the words of the options; reading.py says what each does."""
 
 _UPDATE = (
     "You are presented with a problem, a section of an article that may contain the answer to the problem, and a "
@@ -58,32 +58,31 @@ def update_message(style: Style, order: Order, gate: bool, recall: bool = False,
 
     `gate`, `recall` and `leave` offer the words KEEP, RECALL and STOP. What was recalled has a slot before the memory.
     """
-    names = _add_recalled(_ORDERS[order], recall)
-    if style == "compact":
-        return "".join(_COMPACT_PARTS[name] for name in names)
-    parts = "\n\n".join(_OFFICIAL_PARTS[name] for name in names)
-    return _UPDATE.replace("{options}", _GATE * gate + _RECALL * recall + _EXIT * leave).replace("{parts}", parts)
+    parts = _join_parts(style, _ORDERS[order], recall)
+    options = _GATE * gate + _RECALL * recall + _EXIT * leave
+    return parts if style == "compact" else _UPDATE.replace("{options}", options).replace("{parts}", parts)
 
 
 def final_message(style: Style, answer_format: AnswerFormat, recall: bool = False) -> str:
     """Return the message that asks for the answer, with the slots problem and memory, and maybe `recalled`."""
-    names = _add_recalled(("problem", "memory"), recall)
-    if style == "compact":
-        return "".join(_COMPACT_PARTS[name] for name in names)
-    parts = "\n\n".join(_OFFICIAL_PARTS[name] for name in names)
-    return _FINAL.replace("{format}", _FORMATS[answer_format]).replace("{parts}", parts)
+    parts = _join_parts(style, ("problem", "memory"), recall)
+    format = _FORMATS[answer_format]
+    return parts if style == "compact" else _FINAL.replace("{format}", format).replace("{parts}", parts)
 
 
-def _add_recalled(names: tuple[str, ...], recall: bool) -> tuple[str, ...]:
-    place = names.index("memory")
-    return (*names[:place], "recalled", *names[place:]) if recall else names
+def _join_parts(style: Style, names: tuple[str, ...], recall: bool) -> str:
+    parts, between = (_COMPACT_PARTS, "") if style == "compact" else (_OFFICIAL_PARTS, "\n\n")
+    if recall:
+        place = names.index("memory")
+        names = (*names[:place], "recalled", *names[place:])
+    return between.join(parts[name] for name in names)
 
 
 def make_update_template(
     tokenizer: Tokenizer, style: Style, order: Order, gate: bool, recall: bool = False, leave: bool = False
 ) -> TokenTemplate:
     """Make the prompt of a memory update, with the slots problem, section and memory, and maybe `recalled`."""
-    slots = _add_recalled(("problem", "section", "memory"), recall)
+    slots = ("problem", "section", "memory", *["recalled"] * recall)
     return TokenTemplate(tokenizer, update_message(style, order, gate, recall, leave), slots=slots)
 
 
@@ -91,5 +90,5 @@ def make_final_template(
     tokenizer: Tokenizer, style: Style, answer_format: AnswerFormat = "boxed", recall: bool = False
 ) -> TokenTemplate:
     """Make the prompt of the final answer, with the slots problem and memory, and maybe `recalled`."""
-    slots = _add_recalled(("problem", "memory"), recall)
+    slots = ("problem", "memory", *["recalled"] * recall)
     return TokenTemplate(tokenizer, final_message(style, answer_format, recall), slots=slots)

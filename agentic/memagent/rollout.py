@@ -25,10 +25,8 @@ from dataclasses import replace
 
 from agentic.memagent.chunks import SharedResults, split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
-from agentic.memagent.gates import find_evidence, reward_exit, reward_update
-from agentic.memagent.notes import Note, read_note
 from agentic.memagent.prompts import AnswerFormat, make_final_template, make_update_template
-from agentic.memagent.recall import find_memory, reward_recall
+from agentic.memagent.reading import Reading
 from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, is_accepted
 from core.rewards.answers import strip_thoughts
@@ -60,36 +58,18 @@ class MemAgent(Method):
         """Update the memory once for each chunk, then answer from the memory alone; reward the final answer."""
         policy, config = roles["policy"], self.config
         problem = encode_text(self.tokenizer, task.question)
-        memory, recalled = self.empty_memory, Ids()
         turns = Turns(replace(sampling, stop_token_ids=self.stop_ids))
         sections, left_out = await self.share_sections(task)
-        evidence = find_evidence(task, [*map(self.tokenizer.decode, sections)]) if config.gate_rewards else []
-        notes = list[Note]()
+        reading = Reading(config, self.tokenizer, task, sections, self.empty_memory)
         for section in sections:
-            prompt = self.update_prompt(problem, section, memory, recalled)
+            prompt = self.update.render(problem=problem, section=section, **reading.shown)
             completion = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
-            note = self.read_note(memory, completion)
-            found = Ids()
-            if note.query:
-                found = find_memory(note.query, [each.memory for each in notes], note.memory, self.tokenizer)
-            if config.rewards_turns:
-                turns.credit(
-                    "update", reward=self.reward_turn(task, prompt, memory, note, found, evidence[len(notes) :])
-                )
-            notes.append(note)
-            memory, recalled = note.memory, found
-            if note.stops:
+            reading.take(tuple(i for i in completion.token_ids if i not in self.special), turns)
+            if reading.stopped:
                 break
-        prompt = self.final_prompt(problem, memory, recalled)
+        prompt = self.final.render(problem=problem, **reading.shown)
         completion = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
-        trajectory = self.make_trajectory(task, turns.recorded, self.decode(completion), left_out)
-        return self.add_options(trajectory, notes, evidence)
-
-    def update_prompt(self, problem: Ids, section: Ids, memory: Ids, recalled: Ids = ()) -> Ids:
-        return self.update.render(problem=problem, section=section, memory=memory, recalled=recalled)
-
-    def final_prompt(self, problem: Ids, memory: Ids, recalled: Ids = ()) -> Ids:
-        return self.final.render(problem=problem, memory=memory, recalled=recalled)
+        return reading.complete(self.make_trajectory(task, turns.recorded, self.decode(completion), left_out))
 
     async def share_sections(self, task: Task) -> tuple[list[Ids], int]:
         """Return `sections` of the task, which are computed once for its whole group."""
@@ -117,37 +97,6 @@ class MemAgent(Method):
             f"task {task.task_id}: field `context` makes {len(chunks)} chunks of {self.config.chunk_tokens} tokens, "
             f"memagent.max_chunks is {limit}; raise it or set memagent.overlong=truncate_middle",
         )
-
-    def read_note(self, memory: Ids, completion: Completion) -> Note:
-        """Read the completion of an update that followed `memory`, without its special tokens."""
-        written = tuple(i for i in completion.token_ids if i not in self.special)
-        return read_note(written, memory, self.config, self.tokenizer.decode)
-
-    def reward_turn(
-        self, task: Task, prompt: Ids, old: Ids, note: Note, found: Ids, evidence: Sequence[bool]
-    ) -> float | None:
-        """Return what one update earns by the options that reward turns; `evidence` begins with its section."""
-        earned = list[float]()
-        if self.config.gate_update and evidence:
-            earned.append(reward_update(note.kept, evidence[0]))
-        if self.config.recall_reward:
-            texts = map(self.tokenizer.decode, (prompt, old, note.memory, found))
-            earned.append(reward_recall(task.answers, *texts))
-        return sum(earned) if earned else None
-
-    def add_options(self, trajectory: Trajectory, notes: Sequence[Note], evidence: Sequence[bool]) -> Trajectory:
-        """Add the metrics of the options that are on, and what the end of the reading earned."""
-        config, metrics, reward = self.config, dict(trajectory.metrics), trajectory.reward
-        if config.gate_update:
-            metrics["kept"] = sum(note.kept for note in notes) / len(notes)
-        if config.recall:
-            metrics["recalls"] = sum(bool(note.query) for note in notes) / len(notes)
-        if config.gate_exit:
-            metrics["stopped"] = float(notes[-1].stops)
-            if evidence and reward is not None:
-                metrics["exit_reward"] = reward_exit(len(notes), evidence)
-                reward += metrics["exit_reward"]
-        return replace(trajectory, metrics=metrics, reward=reward)
 
     def make_trajectory(self, task: Task, turns: list[Turn], answer: str, left_out: int) -> Trajectory:
         """Return the trajectory with its reward and metrics."""

@@ -184,11 +184,11 @@ def encode(turn: MemoryDemonstration, method: MemAgent) -> Example:
     tokenizer = method.tokenizer
     problem, memory, recalled = (encode_text(tokenizer, text) for text in (turn.question, turn.memory, turn.recalled))
     if turn.section is None:
-        prompt = method.final_prompt(problem, memory, recalled)
+        prompt = method.final.render(problem=problem, memory=memory, recalled=recalled)
     else:
         # Sentence by sentence, as the rollout does it: encoded as a whole, ".\n" would be another token.
-        section = tuple(i for chunk in split_chunks(tokenizer, turn.section, FULL_SECTION, "sentence") for i in chunk)
-        prompt = method.update_prompt(problem, section, memory, recalled)
+        section = [i for chunk in split_chunks(tokenizer, turn.section, FULL_SECTION, "sentence") for i in chunk]
+        prompt = method.update.render(problem=problem, section=section, memory=memory, recalled=recalled)
     return prompt, encode_turn(tokenizer, turn.completion)
 
 

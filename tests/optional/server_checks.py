@@ -81,7 +81,7 @@ async def memagent_rollout(policy: HTTPPolicy, model: Path) -> list[Result]:
     rows = rows_from_groups(groups, std_normalization=False, split_advantage=False)
 
     carried = [
-        contains(after.prompt_ids, method.read_note((), before.completion).memory)
+        contains(after.prompt_ids, tuple(i for i in before.completion.token_ids if i not in method.special))
         for trajectory in rollouts
         for before, after in pairwise(trajectory.turns)
     ]

@@ -1,0 +1,111 @@
+"""Reads what the policy wrote after a section: the memory, and the words of the options that stand behind it.
+
+Without an option, what it wrote is the memory. With them it has these words:
+
+    text               is the new memory
+    KEEP               leaves the memory as it was (gate_update)
+    ... RECALL words   behind either: asks for the earlier memory that these words find (recall)
+    ... STOP           last of all: no further section is read (gate_exit)
+
+The memory keeps the ids that were sampled; only the ids of these words, and the white space before them, are cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentic.memagent.config import MemAgentSection
+from agentic.memagent.gates import find_evidence, reward_exit, reward_update
+from agentic.memagent.prompts import KEEP, RECALL, STOP
+from agentic.memagent.recall import find_memory, reward_recall
+from core.policy.base import Decode
+from core.rollout.turns import Turns
+from core.text.tokenizer import Ids, Tokenizer
+from core.types import Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Holds the memory after one section, whether it is the old one, what to recall (or ""), and whether to stop."""
+
+    memory: Ids
+    kept: bool = False
+    query: str = ""
+    stops: bool = False
+
+
+def read_note(written: Ids, memory: Ids, config: MemAgentSection, decode: Decode) -> Note:
+    """Read `written`, a completion without its special tokens, that followed `memory`.
+
+    Where nothing stands before RECALL or STOP, the memory stays as it was, too.
+    """
+    rest, query, stops = written, "", False
+    if config.gate_exit and decode(rest).split()[-1:] == [STOP]:
+        rest, stops = split_before(rest, STOP, decode)[0], True
+    if config.recall and RECALL in decode(rest).split():
+        rest, query = split_before(rest, RECALL, decode)
+    nothing = rest != written and not rest
+    kept = nothing or (config.gate_update and decode(rest).strip() == KEEP)
+    return Note(memory if kept else rest, kept, query, stops)
+
+
+def split_before(ids: Ids, word: str, decode: Decode) -> tuple[Ids, str]:
+    """Return the ids before the last `word`, without white space at their end, and the text behind it."""
+    start = next(place for place in reversed(range(len(ids))) if word in decode(ids[place:]))
+    behind = decode(ids[start:]).rpartition(word)[2].strip()
+    while start and not decode(ids[start - 1 : start]).strip():
+        start -= 1
+    return ids[:start], behind
+
+
+class Reading:
+    """Holds what one rollout has noted of its sections so far."""
+
+    def __init__(
+        self, config: MemAgentSection, tokenizer: Tokenizer, task: Task, sections: Sequence[Ids], memory: Ids
+    ) -> None:
+        self._config, self._tokenizer, self._task = config, tokenizer, task
+        self._evidence = find_evidence(task, [*map(tokenizer.decode, sections)]) if config.gate_rewards else []
+        self._memory, self._recalled = memory, Ids()
+        self._notes: list[Note] = []
+
+    @property
+    def shown(self) -> dict[str, Ids]:
+        """Return what the next prompt shows of it, by slot. A prompt without recall has no slot `recalled`."""
+        return {"memory": self._memory, "recalled": self._recalled}
+
+    @property
+    def stopped(self) -> bool:
+        return self._notes[-1].stops
+
+    def take(self, written: Ids, turns: Turns) -> None:
+        """Read what the latest update wrote, without special tokens, and credit its turn."""
+        config, decode = self._config, self._tokenizer.decode
+        note, found = read_note(written, self._memory, config, decode), Ids()
+        if note.query:
+            found = find_memory(note.query, [each.memory for each in self._notes], note.memory, self._tokenizer)
+        earned = list[float]()
+        if config.gate_update and self._evidence:
+            earned.append(reward_update(note.kept, self._evidence[len(self._notes)]))
+        if config.recall_reward:
+            texts = map(decode, (turns.recorded[-1].prompt_ids, self._memory, note.memory, found))
+            earned.append(reward_recall(self._task.answers, *texts))
+        if earned:
+            turns.credit("update", reward=sum(earned))
+        self._memory, self._recalled = note.memory, found
+        self._notes.append(note)
+
+    def complete(self, trajectory: Trajectory) -> Trajectory:
+        """Add the metrics of the options, and what the end of the reading earned."""
+        config, notes, metrics, reward = self._config, self._notes, dict(trajectory.metrics), trajectory.reward
+        if config.gate_update:
+            metrics["kept"] = sum(note.kept for note in notes) / len(notes)
+        if config.recall:
+            metrics["recalls"] = sum(bool(note.query) for note in notes) / len(notes)
+        if config.gate_exit:
+            metrics["stopped"] = float(self.stopped)
+            if self._evidence and reward is not None:
+                metrics["exit_reward"] = reward_exit(len(notes), self._evidence)
+                reward += metrics["exit_reward"]
+        return replace(trajectory, metrics=metrics, reward=reward)
