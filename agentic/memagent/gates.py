@@ -1,7 +1,7 @@
 """Rewards the two gates of GRU-Mem: KEEP, which leaves the memory as it was, and STOP, which ends the reading.
 
 Paper: "When to Memorize and When to Stop: Gated Recurrent Memory for Long-Context Reasoning", arXiv 2602.10560,
-equations 8 to 13; no code was released. Of each section we have to know whether it holds evidence.
+equations 8 to 13, as two public notes on it give them; we found no code. Each section is known to hold evidence or not.
 
 - An update earns 1 if it keeps the memory after a section without evidence or rewrites it after one with evidence, and
   else -1. It is the turn's reward.
