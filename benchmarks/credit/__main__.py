@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -122,8 +122,11 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
     wanted = {rule: changes for rule, changes in plan.list_rules(name).items() if not rules or rule in rules}
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # a run takes one core
         jobs = [pool.submit(train_rule, rule, wanted[rule]) for rule in wanted if rule not in world.left_out]
-        for job in [*jobs, pool.submit(train_baselines)]:
-            job.result()
+        try:
+            for job in as_completed([*jobs, pool.submit(train_baselines)]):
+                job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # after a failure no more cells begin
 
 
 def run(world: TinyWorld, out: Path, settings: Mapping[str, Any], baseline: str | None = None) -> None:

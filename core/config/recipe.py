@@ -37,7 +37,7 @@ class LoRASection(Section):
     targets: tuple[str, ...] = Field(LINEAR_MAPS, min_length=1)
     """Lists the linear maps, by their names in the model's layers, that get an adapter."""
     load_in_4bit: bool = False
-    """Keeps the weights below in 4 bits (NF4, arXiv 2305.14314), in sampling too; the head and norms stay whole."""
+    """Keeps the linear maps below in 4 bits (NF4, arXiv 2305.14314), in sampling too; head and experts stay whole."""
 
 
 class ModelSection(Section):

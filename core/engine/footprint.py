@@ -41,7 +41,7 @@ def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str, load_i
 def restored_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes of the largest weight that is restored from 4 bits."""
     packable = weights.find_packable(weights.make_empty(config))
-    return max(linear.weight.numel() for linear in packable) * dtype.itemsize
+    return max((linear.weight.numel() for linear in packable), default=0) * dtype.itemsize
 
 
 def cache_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:

@@ -40,22 +40,22 @@ class FourBits:
         return weight
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        y: Tensor = _Product.apply(x, self)
-        return y if bias is None else y + bias
+        y: Tensor = _Product.apply(x, self, bias)
+        return y
 
 
 class _Product(torch.autograd.Function):
     """Restores the weight once more in the backward pass, so that no layer's stays in memory between the two."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: FourBits) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: FourBits, bias: Tensor | None) -> Tensor:
         ctx.weight = weight
-        return F.linear(x, weight.restore())
+        return F.linear(x, weight.restore(), bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = gradients
-        return gradient @ ctx.weight.restore().to(gradient.dtype), None
+        return gradient @ ctx.weight.restore().to(gradient.dtype), None, None
 
 
 def can_pack(shape: torch.Size) -> bool:

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -135,8 +136,9 @@ def merge_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str
     products = {f"{name}.weight": adapter for name, adapter in find_adapters(model).items()}
     merged = {}
     linears = ((f"{name}.weight", module) for name, module in model.named_modules() if isinstance(module, Linear))
-    packed = {name: linear.read_weight() for name, linear in linears if linear.four_bits is not None}
-    for name, parameter in (*model.named_parameters(), *packed.items()):
+    # One by one: restored, all of them may not fit on the card.
+    restored = ((name, linear.read_weight()) for name, linear in linears if linear.four_bits is not None)
+    for name, parameter in chain(model.named_parameters(), restored):
         weight = parameter.detach()
         if name in products:
             weight = weight.float() + products[name].product()

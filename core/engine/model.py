@@ -204,7 +204,8 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
     def forward(self, x: Tensor) -> Tensor:  # the hidden states [T, C], or the heads of queries or keys [T, H, D]
-        if x.device.type == "cuda":  # there one kernel computes the same, in float32 inside
+        # On CUDA one kernel computes the same, in float32 inside; under autocast its result would be float32.
+        if x.device.type == "cuda" and not torch.is_autocast_enabled("cuda"):
             return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
 

@@ -59,7 +59,7 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto", adapters: A
     maps but the head keep their weights in 4 bits, if that is what the `adapters` to come want.
 
     Raises:
-        CheckpointError: as `read`; or 4 bits are wanted, and bitsandbytes is not installed.
+        CheckpointError: as `read`; or 4 bits are wanted, and bitsandbytes is not installed or no weight can be packed.
     """
     place = find_device(device)
     config = load_config(folder)
@@ -69,7 +69,12 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto", adapters: A
     if adapters is not None and adapters.load_in_4bit:
         four_bits.require_package()
         whole = load(folder, dtype, "cpu")  # the card may have no room for it
-        for linear in find_packable(whole):
+        if not (linears := find_packable(whole)):
+            raise CheckpointError(f"{folder}: model.lora.load_in_4bit packs no weight of this model; set it to false")
+        packed = sum(linear.weight.numel() for linear in linears)
+        share = packed / sum(parameter.numel() for parameter in whole.parameters())
+        logger.info("%s: %.0f %% of the weights are kept in 4 bits", folder, 100 * share)
+        for linear in linears:
             linear.pack_in_4_bits(place)
         return whole.to(place)
     if config.other:

@@ -357,6 +357,8 @@ class Trainer:
             loss = loss + self.grpo.observation_coef * observed
             stats |= {"observation_loss": observed.detach(), "loss": loss.detach()}
         if self.grpo.router_aux_loss_coef:
+            if not router_logits:
+                raise ValueError("router_aux_loss_coef is set, and no layer of the model has experts; set it to 0")
             balance = share * balance_loss(router_logits, self.model.experts_per_token)
             loss = loss + self.grpo.router_aux_loss_coef * balance
             stats |= {"router_aux_loss": balance.detach(), "loss": loss.detach()}

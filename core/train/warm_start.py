@@ -37,6 +37,11 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | 
     config = recipe.warm_start
     if config is None:
         return resolve(recipe.model.path)
+    if recipe.model.lora is not None and recipe.model.lora.load_in_4bit:
+        raise RecipeError(
+            "model.lora.load_in_4bit: not beside warm_start, whose merged weights 4 bits would round away. Train the "
+            "warm start alone, with run.steps=1, and name its model in model.path of a run without 4 bits"
+        )
     world = find_world(recipe.method, recipe.world)
     if world is None or world.demonstrate is None or (config.lookup_steps and world.lookup is None):
         lacking = "lookup" if world is not None and world.demonstrate is not None else "demonstrate"
