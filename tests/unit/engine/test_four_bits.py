@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from copy import deepcopy
 from pathlib import Path
 
@@ -10,13 +11,16 @@ import torch
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from core.algorithms.grpo import GRPOConfig
-from core.config import LoRASection, OptimizerSection
+from core.config import LoRASection, OptimizerSection, RecipeError
 from core.engine import footprint, four_bits, lora, weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM, Linear
 from core.hub import CheckpointError
+from core.rollout.method import method_spec
+from core.runs.run_folder import StepLog
 from core.train import checkpoint
 from core.train.trainer import Trainer
+from core.train.warm_start import run_warm_start
 from core.types import Row, Sampling
 from tests import kit
 from tests.unit.conftest import DELTA_NET, gradients
@@ -111,6 +115,29 @@ def test_what_is_saved_is_the_model_that_sampled_and_its_gradients_are_the_adapt
     assert sample(again) == rows
 
 
+def test_a_pass_in_autocast_has_one_number_format_and_merging_restores_one_weight_at_a_time(folder, monkeypatch):
+    model, alive = load(folder), []
+    with torch.autocast("cpu", torch.bfloat16):
+        for linear in (module for module in model.modules() if isinstance(module, Linear) and module.four_bits):
+            linear(torch.ones(3, linear.in_features))
+    restore = four_bits.FourBits.restore
+
+    def watch(self: four_bits.FourBits) -> torch.Tensor:
+        weight = restore(self)
+        alive.append(weakref.ref(weight))
+        assert sum(each() is not None for each in alive) <= 2  # the one before, until its name takes this one
+        return weight
+
+    monkeypatch.setattr(four_bits.FourBits, "restore", watch)
+    lora.merge_weights(model, torch.bfloat16)
+    assert len(alive) == len(find_packed(model))
+
+
+def test_a_model_with_nothing_to_pack_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="packs no weight of this model"):
+        weights.load(kit.save_model(tmp_path, 0), device="cpu", adapters=SECTION)
+
+
 def test_all_but_the_head_is_packed_as_planned_and_shared_by_copies(folder):
     model = weights.load(folder, "bfloat16", "cpu", SECTION)
     packed = find_packed(model)
@@ -121,6 +148,12 @@ def test_all_but_the_head_is_packed_as_planned_and_shared_by_copies(folder):
     plain = sum(parameter.nbytes for parameter in model.parameters())
     assert footprint.parameter_bytes(model.config, torch.bfloat16, load_in_4bit=True) == stored + plain
     assert all(find_packed(deepcopy(model))[name] is each for name, each in packed.items())
+
+
+def test_a_warm_start_that_4_bits_would_round_away_is_refused(tmp_path):
+    recipe = method_spec("memagent").load("tiny", ["model.lora={load_in_4bit: true}"])
+    with pytest.raises(RecipeError, match="load_in_4bit: not beside warm_start"):
+        run_warm_start(recipe, tmp_path / "start", StepLog(tmp_path / "metrics.jsonl"))
 
 
 def test_a_missing_package_is_named_with_its_command(folder, monkeypatch):
