@@ -12,7 +12,7 @@ The memory keeps the ids that were sampled; only the ids of these words, and the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentic.memagent.config import MemAgentSection
@@ -21,7 +21,7 @@ from agentic.memagent.prompts import KEEP, RECALL, STOP
 from agentic.memagent.recall import find_memory, reward_recall
 from core.policy.base import Decode
 from core.rollout.turns import Turns
-from core.text.tokenizer import Ids, Tokenizer
+from core.text.tokenizer import Ids, Tokenizer, special_ids
 from core.types import Task, Trajectory
 
 
@@ -36,10 +36,7 @@ class Note:
 
 
 def read_note(written: Ids, memory: Ids, config: MemAgentSection, decode: Decode) -> Note:
-    """Read `written`, a completion without its special tokens, that followed `memory`.
-
-    Where nothing stands before RECALL or STOP, the memory stays as it was, too.
-    """
+    """Read what a completion wrote after `memory`. Where nothing stands before RECALL or STOP, the memory stays, too."""
     rest, query, stops = written, "", False
     if config.gate_exit and decode(rest).split()[-1:] == [STOP]:
         rest, stops = split_before(rest, STOP, decode)[0], True
@@ -65,7 +62,8 @@ class Reading:
     def __init__(
         self, config: MemAgentSection, tokenizer: Tokenizer, task: Task, sections: Sequence[Ids], memory: Ids
     ) -> None:
-        self._config, self._tokenizer, self._task = config, tokenizer, task
+        self._config, self._tokenizer, self._task, self._sections = config, tokenizer, task, sections
+        self._special = special_ids(tokenizer)
         self._evidence = find_evidence(task, [*map(tokenizer.decode, sections)]) if config.gate_rewards else []
         self._memory, self._recalled = memory, Ids()
         self._notes: list[Note] = []
@@ -75,13 +73,17 @@ class Reading:
         """Return what the next prompt shows of it, by slot. A prompt without recall has no slot `recalled`."""
         return {"memory": self._memory, "recalled": self._recalled}
 
-    @property
-    def stopped(self) -> bool:
-        return self._notes[-1].stops
+    def go_on(self) -> Iterator[Ids]:
+        """Yield the sections, until the policy stops."""
+        for section in self._sections:
+            yield section
+            if self._notes[-1].stops:
+                return
 
-    def take(self, written: Ids, turns: Turns) -> None:
-        """Read what the latest update wrote, without special tokens, and credit its turn."""
+    def take(self, ids: Ids, turns: Turns) -> None:
+        """Read what the latest update wrote, and credit its turn."""
         config, decode = self._config, self._tokenizer.decode
+        written = tuple(i for i in ids if i not in self._special)
         note, found = read_note(written, self._memory, config, decode), Ids()
         if note.query:
             found = find_memory(note.query, [each.memory for each in self._notes], note.memory, self._tokenizer)
@@ -104,7 +106,7 @@ class Reading:
         if config.recall:
             metrics["recalls"] = sum(bool(note.query) for note in notes) / len(notes)
         if config.gate_exit:
-            metrics["stopped"] = float(self.stopped)
+            metrics["stopped"] = float(notes[-1].stops)
             if self._evidence and reward is not None:
                 metrics["exit_reward"] = reward_exit(len(notes), self._evidence)
                 reward += metrics["exit_reward"]

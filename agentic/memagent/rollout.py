@@ -33,7 +33,7 @@ from core.rewards.answers import strip_thoughts
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
-from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
+from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 THREAD_CHARACTERS = 64 * 1024
@@ -50,7 +50,6 @@ class MemAgent(Method):
         self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, *gates)
         self.final = make_final_template(tokenizer, config.prompt_style, config.answer_format, config.recall)
         self.empty_memory = encode_text(tokenizer, config.empty_memory)
-        self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
         self._shared: SharedResults[tuple[list[Ids], int]] = SharedResults()
 
@@ -61,12 +60,10 @@ class MemAgent(Method):
         turns = Turns(replace(sampling, stop_token_ids=self.stop_ids))
         sections, left_out = await self.share_sections(task)
         reading = Reading(config, self.tokenizer, task, sections, self.empty_memory)
-        for section in sections:
+        for section in reading.go_on():
             prompt = self.update.render(problem=problem, section=section, **reading.shown)
             completion = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
-            reading.take(tuple(i for i in completion.token_ids if i not in self.special), turns)
-            if reading.stopped:
-                break
+            reading.take(completion.token_ids, turns)
         prompt = self.final.render(problem=problem, **reading.shown)
         completion = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
         return reading.complete(self.make_trajectory(task, turns.recorded, self.decode(completion), left_out))
