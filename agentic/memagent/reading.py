@@ -36,7 +36,7 @@ class Note:
 
 
 def read_note(written: Ids, memory: Ids, config: MemAgentSection, decode: Decode) -> Note:
-    """Read what a completion wrote after `memory`. Where nothing stands before RECALL or STOP, the memory stays, too."""
+    """Read what a completion wrote after `memory`. Where nothing stands before RECALL or STOP, the memory stays."""
     rest, query, stops = written, "", False
     if config.gate_exit and decode(rest).split()[-1:] == [STOP]:
         rest, stops = split_before(rest, STOP, decode)[0], True
