@@ -43,9 +43,7 @@ COMMANDS = {
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
     "evaluate tau2": Subcommand("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
     "evaluate questions": Subcommand("benchmarks.questions.evaluate", "FRAMES or HLE, as ToolOrchestra's evaluation"),
-    "evaluate localization": Subcommand(
-        "benchmarks.localization.evaluate", "Files and functions of SWE-bench's issues, as CodeScout's evaluation"
-    ),
+    "evaluate localize": Subcommand("benchmarks.localization.evaluate", "Places that SWE-bench's issues change"),
     "evaluate routing": Subcommand("benchmarks.routing.evaluate", "RouteLLM's measures of routers, with baselines"),
     "evaluate table": Subcommand("benchmarks.table.command", "Every published score: run what is missing, and compare"),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),

@@ -77,7 +77,7 @@ def read_task(task: Task) -> SearchTask:
     if not isinstance(folder, str) or bool(files) == bool(folder):
         raise ValueError("metadata.repository: give it as path -> text, or name a checkout in metadata.folder")
     if folder and not Path(folder).is_dir():
-        raise ValueError(f"metadata.folder: there is no folder {folder}; make it by tokentrue data codescout")
+        raise ValueError(f"metadata.folder: there is no folder {folder}; agentic/codescout/gold.py makes it")
     if fault := workspaces.find_bad_path(files):
         raise ValueError(f"metadata.repository: {' '.join(fault)}")
     try:

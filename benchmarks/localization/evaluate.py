@@ -2,7 +2,7 @@
 
     tokentrue data codescout SWE-bench_Verified.parquet --repositories clones --checkouts checkouts \\
         --out data/swebench-verified.jsonl
-    tokentrue evaluate localization --protocol swebench-verified --model ID --policy-url http://host:30000
+    tokentrue evaluate localize --protocol swebench-verified --model ID --policy-url http://host:30000
 
 The scores are file_f1, module_f1 and function_f1, each the mean over instances; `official` is the mean of the three. A
 failed rollout, and one without an answer, score 0. Each task is logged as it ends (benchmarks/harness/samples.py): the
@@ -48,7 +48,7 @@ def prepare(options: argparse.Namespace) -> LocalizationPlan:
     fill_defaults(options, temperature=recipe.run.eval_temperature, top_p=recipe.run.eval_top_p)
     path = Path(options.data or f"data/{options.protocol}.jsonl")
     if not path.is_file():
-        raise DataError(f"{path}: missing. Fix: make it by tokentrue data codescout.")
+        raise DataError(f"{path}: missing. Fix: make it, as benchmarks/localization/evaluate.py shows at its top.")
     reading = SPEC.reading_options(recipe)
     tasks = read_tasks(path, limit=options.tasks, tell=True, distinct=True, **reading)
     settings = {
@@ -108,7 +108,7 @@ def build_localization_result(cell: EvalCell, samples: Samples) -> EvalResult:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
     parser = make_evaluator_parser(
-        "localization",
+        "localize",
         __doc__,
         *("published_as", "context", "kv_tokens", "seeds", "retry_failed"),
         model={"required": True, "help": "the policy"},

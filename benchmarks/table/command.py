@@ -35,7 +35,7 @@ from core.runs.files import write_text
 from core.runs.run_folder import RunFolder
 
 EVALUATORS: dict[str, Evaluator[Any]] = {
-    "ruler": RULER, "aime": AIME, "tau2": TAU2, "questions": QUESTIONS, "localization": LOCALIZATION,
+    "ruler": RULER, "aime": AIME, "tau2": TAU2, "questions": QUESTIONS, "localize": LOCALIZATION,
 }  # fmt: skip
 Sections = Mapping[str, Any]
 """Maps data sets to what the summary of one folder says about them."""

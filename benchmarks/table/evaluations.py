@@ -137,7 +137,7 @@ def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:
     options: tuple[tuple[str, Any], ...]
     if row.data in LOCALIZATION_SETS:
         options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))
-        return Evaluation("localization", model, row.data, options, (model,), (row.data,), preset="paper")
+        return Evaluation("localize", model, row.data, options, (model,), (row.data,), preset="paper")
     local, keys = _list_experts("published" if row.data in QUESTION_SETS else "paper")
     if row.data in QUESTION_SETS:
         options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))

@@ -34,7 +34,7 @@ def test_every_evaluation_is_a_command_and_a_request_that_its_evaluator_reads() 
         addressed = {"policy_url": "http://127.0.0.1:1", "overrides": asked["overrides"]}
         as_lists = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
         assert {**typed, **addressed} == {name: as_lists[name] for name in typed}
-        assert bool(asked["overrides"]) == (evaluation.benchmark not in ("ruler", "localization"))
+        assert bool(asked["overrides"]) == (evaluation.benchmark not in ("ruler", "localize"))
     with pytest.raises(EvaluationError, match=r"no option colour; there are: .*concurrency, "):
         command.EVALUATORS["ruler"].run(model="m", colour="red")
 

@@ -227,7 +227,7 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkey
         ),
         (["memagent", "--model", "M", "--policy-key-file", "key"], "--policy-key-file goes with --policy-url"),
         (["memagent", "--model", "M", "--variants", "untrained"], "that training started from: --untrained"),
-        (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, coding, compaction, memagent"),
+        (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, codescout, coding, compaction, memagent"),
         (["memagent", "--run", "RUN", "--variants", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),
         (
             ["memagent", "--run", "RUN", "--variants", "untrained", "--by", "kind", "nolabel"],
