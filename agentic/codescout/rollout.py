@@ -23,10 +23,7 @@ Run:  bash agentic/codescout/run.sh                         # tiny: two CPU core
 
 from __future__ import annotations
 
-import io
-import tarfile
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -159,7 +156,7 @@ class CodeScout(Method):
         try:
             await workspace.open()
             if search.files:
-                limit_s, archive = self.config.workspace.start_timeout_s, pack_files(search.files)
+                limit_s, archive = self.config.workspace.start_timeout_s, workspaces.pack_files(search.files)
                 result = await workspace.exec("tar -x --no-same-owner", archive, timeout_s=limit_s)
                 if not result.ok:
                     raise WorkspaceError("start", result.stderr.decode(errors="replace"))
@@ -239,7 +236,7 @@ class CodeScout(Method):
         counts[f"{CALLS}{call.name}"] += 1
         said, failed = await self.run_command(call.arguments["command"], search, workspace)
         counts[FAILED_CALLS] += failed
-        return shorten(said, self.config.output_chars)
+        return workspaces.shorten(said, self.config.output_chars)
 
     async def run_command(self, command: str, search: SearchTask, workspace: RepositoryWorkspace) -> tuple[str, bool]:
         """Run a command in the repository. Return its output, and whether it met a limit."""
@@ -253,25 +250,6 @@ class CodeScout(Method):
         if result.reason != "exit":
             return f"{said}\nThe command met a limit ({result.reason}) and was ended.", True
         return said, False
-
-
-def pack_files(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar archive of files."""
-    with io.BytesIO() as packed:
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for path, content in files.items():
-                entry = tarfile.TarInfo(path)
-                entry.size, entry.mode = len(content), 0o644
-                archive.addfile(entry, io.BytesIO(content))
-        return packed.getvalue()
-
-
-def shorten(text: str, limit: int) -> str:
-    """Keep the head and the tail of a text that is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    tail = limit // 2
-    return f"{text[: limit - tail]}\n... {len(text) - limit} characters left out ...\n{text[len(text) - tail :]}"
 
 
 SPEC = MethodSpec("codescout", CodeScoutRecipe, PRESETS, CodeScout, short_answers=False, check_task=check_task)

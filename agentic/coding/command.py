@@ -16,11 +16,10 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from agentic.coding.config import CodingSection, CommandSection
-from agentic.coding.tools import shorten
 from core import gateway
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
-from core.sandbox.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
+from core.sandbox.workspace import CommandResult, RepositoryWorkspace, WorkspaceError, shorten
 from core.text.tokenizer import Tokenizer
 from core.types import CALLS, Sampling, Task, Turn
 

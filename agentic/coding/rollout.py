@@ -43,7 +43,7 @@ from agentic.coding.prompts import (
 )
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.remember import Remembered
-from agentic.coding.tools import number_lines, run_tool, shorten
+from agentic.coding.tools import number_lines, run_tool
 from core.config import RecipeError
 from core.gateway import list_other_roles
 from core.policy.base import Policy, Roles
@@ -212,7 +212,7 @@ class CodingAgent(Method):
         for path, content in source.items():
             if content:
                 parts.append(f"{path}\n{number_lines(content.decode(errors='replace'))}")
-        return self.renderer.message("user", shorten("".join(parts), 4 * self.config.output_chars))
+        return self.renderer.message("user", workspaces.shorten("".join(parts), 4 * self.config.output_chars))
 
     def show_file(self, repository: RepositoryTask) -> Message:
         """Return the first message of the format `rewrite`: the problem, and the one source file in a fence.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.sandbox.workspace import RepositoryWorkspace, WorkspaceError
+from core.sandbox.workspace import RepositoryWorkspace, WorkspaceError, shorten
 
 READ_BYTES = 1 << 20
 
@@ -35,14 +35,6 @@ async def run_tool(
 def number_lines(text: str, first: int = 1, last: int | None = None) -> str:
     lines = list(enumerate(text.splitlines(), 1))[max(0, first - 1) : last]
     return "".join(f"{number} {line}\n" for number, line in lines)
-
-
-def shorten(text: str, limit: int) -> str:
-    """Keep the head and the tail of a text that is longer than `limit`."""
-    if len(text) <= limit:
-        return text
-    head, tail = limit - limit // 2, limit // 2
-    return f"{text[:head]}\n... {len(text) - limit} characters left out ...\n{text[len(text) - tail :]}"
 
 
 async def _run_bash(workspace: RepositoryWorkspace, command: str, timeout_s: float, output_chars: int) -> str:

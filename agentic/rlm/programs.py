@@ -8,10 +8,8 @@ needed. The price is time: a rollout of n programs and m questions runs a part o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -64,11 +62,13 @@ class Programs:
     """
 
     def __init__(self, config: RLMSection):
-        from core.sandbox import Sandbox  # here, because slime imports methods in processes that run no program
+        from core.sandbox import (  # here, because slime imports methods in processes that run no program
+            KeptRuns,
+            Sandbox,
+        )
 
         self._sandbox = Sandbox(config.sandbox, config.backend)
-        self._remember = config.remember
-        self._kept: dict[bytes, asyncio.Task[Report]] = {}
+        self._kept = KeptRuns[Report](config.remember, lambda report: not report.killed)
         self.isolation = self._sandbox.backend
         self.largest_document = (config.sandbox.folder_mb << 20) // 10
         """Limits the characters of a document: in the sandbox it is a file, of up to ten bytes for each."""
@@ -80,17 +80,8 @@ class Programs:
             SandboxUnavailable: the isolation could not be set up, so nothing ran.
         """
         code = f"{HARNESS}\nreport(*{arguments!r})\n"
-        if not self._remember:
-            return await self._run(code)
-        key = sha256(code.encode("utf-8", "surrogatepass")).digest()
-        run = self._kept.pop(key, None)
-        if run is None:
-            run = asyncio.create_task(self._run(code))
-            run.add_done_callback(partial(self._forget_failure, key))
-        self._kept[key] = run
-        for oldest in list(self._kept)[: len(self._kept) - self._remember]:
-            del self._kept[oldest]
-        return await asyncio.shield(run)  # a rollout that is cancelled must not cancel what others wait for
+        key = sha256(code.encode("utf-8", "surrogatepass")).digest()  # the document is in it
+        return await self._kept.find(key, lambda: self._run(code))
 
     async def _run(self, code: str) -> Report:
         result = await self._sandbox.run(code)
@@ -101,16 +92,8 @@ class Programs:
         except ValidationError:  # the program wrote to the stream behind print(), or ended the process
             return Report.of_killed(NO_REPORT)
 
-    def _forget_failure(self, key: bytes, run: asyncio.Task[Report]) -> None:
-        """Forget a run that says nothing about its program, such as a timeout: it may succeed another time."""
-        conclusive = not run.cancelled() and not run.exception() and not run.result().killed
-        if not conclusive and self._kept.get(key) is run:
-            del self._kept[key]
-
     def close(self) -> None:
-        for run in self._kept.values():
-            run.cancel()
-        self._kept.clear()
+        self._kept.close()
 
 
 class Notebook:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from agentic.toolorchestra.rollout import SPEC
-from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, fill_defaults, sampling_fields
+from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, fill_defaults, make_seed_cells
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, drop_ports, is_saved
@@ -62,20 +62,7 @@ def prepare(options: argparse.Namespace) -> QuestionsPlan:
     }
     folder = create_folder(options, f"{options.protocol}-{Path(options.model).name}", settings)
     models = EvalModels.from_options(options, recipe)
-    seeds = options.seeds or (0,)
-    cells = [
-        models.make_cell(
-            folder,
-            options.model,
-            settings=settings,
-            variant="trained",
-            data=options.protocol,
-            seed=seed,
-            n=len(tasks),
-            **sampling_fields(options),
-        )
-        for seed in seeds
-    ]
+    cells = make_seed_cells(models, folder, options, settings, len(tasks))
 
     def describe(cell: EvalCell) -> tuple[Protocol, Settings]:
         return protocol(options.protocol), our_settings(options.protocol, recipe, cell.sampling, digest)

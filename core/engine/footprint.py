@@ -9,6 +9,7 @@ import torch
 from core.engine import weights
 from core.engine.attention import GATHERED_BYTES
 from core.engine.four_bits import packed_bytes
+from core.engine.graphs import round_rows
 from core.engine.model import Linear, ModelConfig, can_prepack
 from core.engine.states import count_slots
 
@@ -57,6 +58,12 @@ def state_bytes(config: ModelConfig, sequences: int, dtype: torch.dtype) -> int:
 def sampling_bytes(config: ModelConfig, sequences: int) -> int:
     """Return the bytes that sampling one token of each sequence takes."""
     return sequences * config.vocab_size * SAMPLING_BYTES
+
+
+def recorded_bytes(config: ModelConfig, sequences: int) -> int:
+    """Return the bytes of recorded decode steps: those of sampling, and the logits that filters may look at again."""
+    rows = round_rows(sequences)
+    return sampling_bytes(config, rows) + 4 * rows * config.vocab_size
 
 
 def step_bytes(config: ModelConfig, dtype: torch.dtype, *, prefilled: int, sequences: int, kv_tokens: int) -> int:

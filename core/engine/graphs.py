@@ -38,7 +38,7 @@ class DecodeGraphs:
         self._decode = decode
         self._device = device
         self._vocab = vocab
-        self._max_rows = _round_up(max_num_seqs, 4, 2)
+        self._max_rows = round_rows(max_num_seqs)
         self._recordings: dict[tuple[int, int, bool], Replay] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
@@ -54,7 +54,7 @@ class DecodeGraphs:
         count, width = table_NP.shape
         # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded: a recording
         # takes longer than many steps, and rows and pages beyond the batch cost little.
-        shape = _round_up(count, 4, 2), _round_up(width, 16, 4), batch.some_filtered
+        shape = round_rows(count), _round_up(width, 16, 4), batch.some_filtered
         if shape not in self._recordings:
             self._recordings[shape] = self._record(*shape)
         drawn_3N = self._recordings[shape](ids, positions, table_NP, batch)
@@ -120,6 +120,11 @@ def record(run: Callable[[], Tensor], device: torch.device, pool: Any) -> tuple[
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             written = run()
     return graph.replay, written
+
+
+def round_rows(count: int) -> int:
+    """Return how many sequences a graph covers that is recorded for `count`."""
+    return _round_up(count, 4, 2)
 
 
 def _round_up(count: int, smallest: int, factor: int) -> int:

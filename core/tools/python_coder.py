@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
 
-from core.sandbox import Backend, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
+from core.sandbox import Backend, KeptRuns, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
 from core.text.programs import extract_program, print_value
 from core.tools.base import Interrupt, Query, Tool, ToolContext, ToolError, ToolResult, ToolStatus
 
@@ -48,13 +46,14 @@ class PythonCoder(Tool):
     remember: NonNegativeInt = 0
     """Says how many programs' results are kept and returned again. It needs programs without randomness."""
     _sandbox: Sandbox = PrivateAttr()
-    _runs: dict[str, asyncio.Task[SandboxResult]] = PrivateAttr(default_factory=dict)
+    _runs: KeptRuns[SandboxResult] = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
         try:
             self._sandbox = Sandbox(self.sandbox, self.backend)
         except SandboxUnavailable as error:
             raise ToolError(f"tool {self.name}: {error}") from error
+        self._runs = KeptRuns(self.remember, lambda run: run.status in ("ok", "error"))
 
     @property
     def isolation(self) -> str:
@@ -72,7 +71,7 @@ class PythonCoder(Tool):
         if not code:
             return ToolResult("error", "There is no program to run.", error="no_code")
         try:
-            run = await self._run(code)
+            run = await self._runs.find(code, lambda: self._sandbox.run(code))
         except SandboxUnavailable as error:
             raise SandboxFailed(str(error)) from error
         output = run.stdout.strip()
@@ -82,26 +81,5 @@ class PythonCoder(Tool):
         text = f"The program ended with {run.status}.\n{run.stderr.strip()}\n{output}".strip()
         return ToolResult(status, text, error=run.status)
 
-    async def _run(self, code: str) -> SandboxResult:
-        """Run `code`, or wait for a run of it that is under way or kept."""
-        if not self.remember:
-            return await self._sandbox.run(code)
-        run = self._runs.pop(code, None)
-        if run is None:
-            run = asyncio.create_task(self._sandbox.run(code))
-            run.add_done_callback(partial(self._forget_inconclusive, code))
-        self._runs[code] = run
-        for oldest in list(self._runs)[: len(self._runs) - self.remember]:
-            del self._runs[oldest]
-        return await asyncio.shield(run)
-
-    def _forget_inconclusive(self, code: str, run: asyncio.Task[SandboxResult]) -> None:
-        """Forget a run that says nothing about its program, such as a timeout: it may succeed another time."""
-        conclusive = not run.cancelled() and not run.exception() and run.result().status in ("ok", "error")
-        if not conclusive and self._runs.get(code) is run:
-            del self._runs[code]
-
     async def close(self) -> None:
-        for run in self._runs.values():
-            run.cancel()
-        self._runs.clear()
+        self._runs.close()

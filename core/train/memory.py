@@ -205,10 +205,7 @@ def plan_memory(
         size = footprint.parameter_bytes(other, dtype) + footprint.prepacked_bytes(other, dtype, device)
         size += footprint.cache_bytes(other, kv_tokens, dtype) + footprint.state_bytes(other, sequences, dtype)
         items.append(_keep(f"frozen model of {role}", size))
-    # Recorded decode steps keep their memory, and the logits that filters may look at again, for a power of 2 of rows.
-    rows = 1 << (running - 1).bit_length()
-    logits = 4 * rows * config.vocab_size
-    recorded = 0 if device == "cpu" or served else count * (footprint.sampling_bytes(config, rows) + logits)
+    recorded = 0 if device == "cpu" or served else count * footprint.recorded_bytes(config, running)
     items += [
         _keep("CUDA graphs", recorded),
         MemoryItem("prepacked weights", packed, packed if ahead else 0),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         WorkspaceUnavailable,
         check_paths,
         find_bad_path,
+        pack_files,
+        shorten,
     )
     from core.sandbox.workspace.docker import DockerWorkspace
     from core.sandbox.workspace.isolated import IsolatedWorkspace, choose_backend
@@ -35,5 +37,7 @@ __all__ = [
     "check_paths",
     "choose_backend",
     "find_bad_path",
+    "pack_files",
+    "shorten",
 ]
 __getattr__ = open_later(__name__)

@@ -172,7 +172,7 @@ class RepositoryWorkspace(ABC):
             f"{GIT} add -A {'-f' if files else ''} && {GIT} commit -q --allow-empty --no-verify -m base",
             "git rev-parse HEAD",
         ]
-        self.base = (await self._run_own("start", "\n".join(steps), _pack(files or {}))).decode().strip()
+        self.base = (await self._run_own("start", "\n".join(steps), pack_files(files or {}))).decode().strip()
 
     async def pack(self, max_bytes: int) -> PreparedRepository | None:
         """Return the repository as it is after `start`, or None if it is larger than `max_bytes`."""
@@ -321,7 +321,15 @@ def _describe(result: CommandResult) -> str:
     return f"{result.reason}, exit code {result.exit_code}: {said}"[:500]
 
 
-def _pack(files: Mapping[str, bytes]) -> bytes:
+def shorten(text: str, limit: int) -> str:
+    """Keep the head and the tail of an output that has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 2
+    return f"{text[: limit - tail]}\n... {len(text) - limit} characters left out ...\n{text[len(text) - tail :]}"
+
+
+def pack_files(files: Mapping[str, bytes]) -> bytes:
     """Return the files as a tar archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from agentic.codescout.prompts import TOO_MANY
-from agentic.codescout.rollout import SPEC, CodeScout, shorten
+from agentic.codescout.rollout import SPEC, CodeScout
 from agentic.codescout.world import write_call, write_search
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
+from core.sandbox.workspace import shorten
 from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
 

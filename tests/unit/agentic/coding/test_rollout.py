@@ -11,12 +11,13 @@ import pytest
 from agentic.coding.prompts import INSTRUCTIONS
 from agentic.coding.repairs.generate import draw_record
 from agentic.coding.rollout import SPEC, CodingAgent
-from agentic.coding.tools import number_lines, shorten
+from agentic.coding.tools import number_lines
 from agentic.coding.world import DONE, write_edit
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.rows import make_rows
+from core.sandbox.workspace import shorten
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
