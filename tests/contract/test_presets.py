@@ -13,6 +13,8 @@ from core.train.command import main
 
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 PRESETS = sorted((path.parents[1].name, path.stem) for path in AGENTIC.glob("*/presets/*.yaml"))
+CLUSTER = [name for name in PRESETS if "\nslime:\n" in AGENTIC.joinpath(name[0], f"presets/{name[1]}.yaml").read_text()]
+"""Presets for slime, which verl takes without its section."""
 METHODS = sorted(path.parent.name for path in AGENTIC.glob("*/rollout.py"))
 PAPERS = {path.parents[1].name for path in AGENTIC.glob("*/presets/*.yaml") if "\nfollows: paper\n" in path.read_text()}
 """The methods of which a preset follows a paper."""

@@ -27,6 +27,7 @@ from core.backends.slime.launch import choose_framework
 from core.config import Recipe
 from core.rollout.method import method_spec
 from tests import kit
+from tests.contract.test_presets import CLUSTER
 
 MEGATRON = os.environ.get("MEGATRON_ROOT")
 
@@ -61,11 +62,8 @@ SEED_WITH_EVERYTHING = [
     # consistent_hashing is in the router of slime's image, not in PyPI's
     "slime.flags={--use-fault-tolerance: true, --router-policy: power_of_two}",
 ]
-AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 RECIPES: dict[str, tuple[str, str, list[str]]] = {
-    f"{path.parents[1].name}-{path.stem}": (path.parents[1].name, path.stem, [])
-    for path in sorted(AGENTIC.glob("*/presets/*.yaml"))
-    if "slime" in yaml.safe_load(path.read_text())
+    f"{method}-{preset}": (method, preset, []) for method, preset in CLUSTER
 } | {
     "memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING),
     "memagent-fan-out": ("memagent", "seed", ["slime.rows=fan_out", "algorithm.loss_agg=token"]),

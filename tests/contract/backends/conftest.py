@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,6 @@ from core.rollout.method import MethodSpec
 from core.text.tokenizer import load_tokenizer
 from core.types import Task
 from core.worlds import TOOL_TEMPLATE
-from tests.contract.backends import (
-    scored_memagent,
-    scripted_agentflow,
-    scripted_agents,
-    scripted_coding,
-    scripted_retool,
-    scripted_rlm,
-    scripted_search_r1,
-    scripted_toolorchestra,
-)
 from tests.contract.backends.batch import Tape, record
 from tests.contract.backends.case import Case
 from tests.contract.backends.serving import Reply, serve_script
@@ -37,16 +28,18 @@ from tests.contract.backends.slime_settings import DATA_PARALLEL, rollout_argume
 from tests.kit import SLIME, VERL, require
 
 Arguments = Callable[..., Any]
-CASES: dict[str, Case] = {
-    "memagent": scored_memagent.CASE,
-    **scripted_agentflow.cases(),
-    "toolorchestra": scripted_toolorchestra.CASE,
-    "agent": scripted_agents.CASE,
-    "coding": scripted_coding.CASE,
-    "search_r1": scripted_search_r1.CASE,
-    **scripted_retool.cases(),
-    "rlm": scripted_rlm.CASE,
-}
+
+
+def find_cases() -> dict[str, Case]:
+    """Return the cases of the files `scored_...` and `scripted_...`: `cases()`, or `CASE` by its method's name."""
+    found = dict[str, Case]()
+    for path in sorted(Path(__file__).parent.glob("s*ed_*.py")):
+        module = import_module(f"tests.contract.backends.{path.stem}")
+        found |= module.cases() if hasattr(module, "cases") else {module.CASE.spec.name: module.CASE}
+    return found
+
+
+CASES = find_cases()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from core.backends.slime.flags import ESTIMATORS
+
 HOOKS = "core.backends.slime.hooks"
 DATA_PARALLEL = 2
 """Ranks that slime splits a batch over."""
@@ -100,7 +102,7 @@ def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: 
             "wandb_always_use_train_step": False,
             "log_reward_category": None,
             "log_passrate": False,
-            "advantage_estimator": "grpo",
+            "advantage_estimator": ESTIMATORS[recipe["algorithm"]["loss_mode"]],
             "rewards_normalization": True,
             "grpo_std_normalization": recipe["algorithm"]["std_normalization"],
             "normalize_advantages": False,

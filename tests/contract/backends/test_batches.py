@@ -15,17 +15,25 @@ from core.config import RecipeError
 from core.types import AdvEstimator, Task
 from tests.contract.backends.batch import Batch, assert_ours, play_again
 from tests.contract.backends.case import Case
+from tests.contract.backends.conftest import CASES
 from tests.contract.backends.table import BACKENDS
+from tests.contract.test_presets import CLUSTER
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 Run = Callable[[dict[str, Any], list[Task]], Batch]
 GROUPS = 200
 """Are run with --long."""
+SEGMENTS = {"coding": {"act", "subagent", "summary"}, "rlm": {"root", "subcall"}}
+"""Maps methods whose rollouts become several rows to the roles of their turns."""
 
 
 @pytest.fixture(params=BACKENDS)
 def run(request: pytest.FixtureRequest, case: Case) -> Run:
     return lambda values, tasks: BACKENDS[request.param](request, case, values, tasks)
+
+
+def test_every_method_with_a_clusters_preset_is_a_case() -> None:
+    assert {method for method, _ in CLUSTER} <= {case.spec.name for case in CASES.values()}
 
 
 @pytest.mark.timeout(0)
@@ -54,17 +62,17 @@ def test_a_batch(run: Run, case: Case, steps: int, tokenizer: Any, request: pyte
     assert len({row.advantage for row in batch.rows}) > 2
 
 
-@pytest.mark.parametrize("case", ["coding"], indirect=True)
+@pytest.mark.parametrize("case", SEGMENTS, indirect=True)
 @pytest.mark.parametrize("std_normalization", [True, False])
 def test_segments_share_their_rollout_which_counts_once(
     run: Run, case: Case, std_normalization: bool, tokenizer: Any
 ) -> None:
-    """Rollouts of a group have uneven numbers of rows: sub-agents and summaries begin new ones."""
+    """Rollouts of a group have uneven numbers of rows: sub-agents, sub-calls and summaries begin new ones."""
     values = case.recipe(group_size=8)
     values["algorithm"] |= {"std_normalization": std_normalization, "kl_loss_coef": 0.1}
     batch = run(values, list(case.faulty[2:6]))
     played = play_again(batch.tape, batch.names, case, case.spec.recipe.model_validate(values), tokenizer)
-    first = uneven = roles = 0
+    first, uneven, roles = 0, 0, set[str]()
     for told, group in zip(batch.groups, played, strict=True):
         rewards = torch.tensor([one.reward for one in told], dtype=torch.float64)
         right = rewards - rewards.mean()
@@ -77,13 +85,14 @@ def test_segments_share_their_rollout_which_counts_once(
             assert sum(row.trained_tokens for row in rows) == sum(len(turn.completion.token_ids) for turn in turns)
             helpers = sum(a.role != "subagent" and b.role == "subagent" for a, b in pairwise(turns))
             summaries = sum(turn.role == "summary" for turn in turns[:-1])
-            assert len(rows) == 1 + helpers + summaries
-            roles |= (helpers > 0) + 2 * (summaries > 0)
+            subcalls = sum(turn.role == "subcall" for turn in turns)
+            assert len(rows) == 1 + helpers + summaries + subcalls
+            roles |= {turn.role for turn in turns}
             sizes.add(len(rows))
         first += len(group)
         uneven += len(sizes) > 1 and len(set(rewards.tolist())) > 1
     assert uneven >= 2
-    assert roles == 3, "both sub-agents and summaries are among them"
+    assert roles == SEGMENTS[case.spec.name]
 
 
 @pytest.mark.parametrize("case", ["search_r1", "agentflow-seed"], indirect=True)

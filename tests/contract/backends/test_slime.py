@@ -201,8 +201,10 @@ def test_evaluation(
 def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any) -> None:
     """With the hooks that `slime.rows: fan_out` renders, slime's own converter makes the same rows, in its order."""
     recipe = case.recipe()
-    recipe["algorithm"] |= {"loss_agg": "rollout", "std_normalization": True}
-    launched = case.spec.load(case.preset, ["slime.rows=fan_out", "algorithm.loss_agg=rollout"])
+    algorithm = {"loss_agg": "rollout", "overlong_filter": False}  # else fanned-out rollouts are refused
+    recipe["algorithm"] |= {**algorithm, "std_normalization": True}
+    overrides = [f"algorithm.{name}={value}" for name, value in algorithm.items()]
+    launched = case.spec.load(case.preset, ["slime.rows=fan_out", *overrides])
     words = flags.groups(launched, flags.Paths(Path("/x")))["CUSTOM"]
     paths = dict(zip(words[::2], words[1::2], strict=True))
     names = ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")
@@ -228,8 +230,7 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
     ("case", "unit", "steps", "loss"),
     [("memagent", unit, steps, {}) for unit in LOSS_AGGS for steps in (1, 2)]
     + [(name, None, 1, {}) for name in CASES if name != "memagent"]
-    # With tis, a token of slime's GSPO gets the mean weight of its row, and one of ours its own.
-    + [("search_r1", "rollout", 2, {"loss_mode": "gspo", "clip_ratio_c": None, "tis": None})]
+    + [("search_r1", "rollout", 2, {"loss_mode": "gspo"})]
     + [("search_r1", "token", 2, {"loss_mode": "cispo", "clip_ratio_c": None, "clip_ratio_low": 1.0})]
     + [("search_r1", "token", 1, {"adv_estimator": "gigpo", "rows": "turn"})],
     indirect=["case"],
@@ -256,10 +257,12 @@ def test_slimes_loss_on_these_rows_is_ours(
         "num_steps_per_rollout": steps,
         **loss,
     }
+    if recipe["algorithm"]["loss_mode"] == "gspo":
+        # With tis, a token of slime's GSPO gets the mean weight of its row, and one of ours its own.
+        recipe["algorithm"] |= {"clip_ratio_c": None, "tis": None}
     recipe["optimizer"]["lr_decay_steps"] = None  # the end of the run, which has more optimizer steps now
     batch = 16 // steps
-    estimator = flags.ESTIMATORS[recipe["algorithm"]["loss_mode"]]
-    made = manager(arguments(recipe, list(case.faulty[:4]), global_batch_size=batch, advantage_estimator=estimator))
+    made = manager(arguments(recipe, list(case.faulty[:4]), global_batch_size=batch))
     parts = [ref.inner for ref in made.generate(0)]
     for step in range(steps):
         ours, theirs = both_losses(slime, parts, step, recipe, batch)

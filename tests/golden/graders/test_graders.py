@@ -21,6 +21,7 @@ from agentic.agentflow.rollout import AgentFlow
 from agentic.compaction.rollout import make_trajectory
 from agentic.memagent.rollout import answer_reward
 from agentic.retool.rollout import ReTool
+from agentic.rlm import rollout as rlm_rollout
 from agentic.search_r1.rollout import SPEC as SEARCH_R1
 from agentic.search_r1.world import WORLD
 from benchmarks.aime.problems import make_grade
@@ -96,6 +97,12 @@ async def compaction(task: Task, text: str) -> float:
     return make_trajectory(task, [TURN], text).reward or 0.0
 
 
+async def rlm(task: Task, text: str) -> float:
+    """Grade a reply with a box, or the value of FINAL."""
+    end: Any = "answered" if "boxed" in text else "final"
+    return rlm_rollout.make_trajectory(task, [TURN], [], text, end).reward or 0.0
+
+
 async def toolorchestra(task: Task, text: str) -> float:
     return float((await AnswerGrader().grade(task.question, text, task.answers))[0])
 
@@ -135,6 +142,7 @@ MATHS: dict[str, Grade] = {
 SHORT: dict[str, Grade] = {
     "memagent": memagent,
     "compaction": compaction,
+    "rlm": rlm,
     "agent tiny": partial(agent, "tiny"),
     "toolorchestra": toolorchestra,
     "search_r1": search_r1,
@@ -151,7 +159,7 @@ async def test_all_graders_give_the_verdict_of_the_policy(pair: Pair) -> None:
     verdicts = {name: await grade(task, box(pair.answer)) for name, grade in list_graders(pair.kind).items()}
     if pair.kind != "math":
         verdicts |= {
-            f"{name}, bare": await grade(task, pair.answer) for name, grade in SHORT.items() if name[0] in "ast"
+            f"{name}, bare": await grade(task, pair.answer) for name, grade in SHORT.items() if name[0] in "arst"
         }
     assert verdicts == dict.fromkeys(verdicts, float(pair.same))
 

@@ -23,7 +23,7 @@ from core.backends.verl.settings import read_recipe
 from core.config import Recipe
 from core.rollout.method import method_spec
 from tests import kit
-from tests.unit.backends.verl.test_job import PRESETS
+from tests.contract.test_presets import CLUSTER
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 
@@ -51,7 +51,7 @@ EVERYTHING = [
     "verl.overrides={actor_rollout_ref.rollout.gpu_memory_utilization: 0.7, trainer.max_actor_ckpt_to_keep: null, "
     "actor_rollout_ref.actor.strategy: fsdp2, +actor_rollout_ref.rollout.engine_kwargs.sglang.x: 'null'}",
 ]
-RECIPES = {f"{method}-{preset}": (method, preset, EIGHT) for method, preset in PRESETS}
+RECIPES = {f"{method}-{preset}": (method, preset, EIGHT) for method, preset in CLUSTER}
 RECIPES["memagent-everything"] = ("memagent", "seed", [*EIGHT, *EVERYTHING])
 
 

@@ -25,7 +25,7 @@ OLDER = (
 )
 
 
-@pytest.mark.parametrize("case", ["search_r1", "retool"], indirect=True)
+@pytest.mark.parametrize("case", ["search_r1", "retool", "codescout"], indirect=True)
 def test_the_older_worker(
     verl: Any, case: Case, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,6 +36,8 @@ def test_the_older_worker(
     plain = {"loss_agg": "token", "split_advantage": False, "tis": None, "rows": "segment", "std_normalization": True}
     values["algorithm"] |= {
         **plain,
+        "loss_mode": "vanilla",
+        "overlong_filter": False,
         "clip_ratio_high": 0.2,
         "clip_ratio_low": 0.2,
         "clip_ratio_c": 3.0,

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from agentic.agent.world import WORLD
+from core.data import write_jsonl
+from core.rollout.method import method_spec
+from core.worlds import find_world
 from scripts.check_data import main
+from tests.contract.test_presets import METHODS
 
+WORLDS = {method: find_world(method) for method in METHODS}
 TURNS = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi."},
@@ -31,7 +36,7 @@ def write(path: Path, *records: Any) -> Path:
 @pytest.mark.parametrize(
     "method", ["agentflow", "compaction", "memagent", "retool", "rlm", "search_r1", "toolorchestra"]
 )
-def test_every_method_shows_its_first_prompt_without_a_service(
+def test_a_method_that_takes_any_question_shows_its_first_prompt_without_a_service(
     method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [
@@ -47,6 +52,20 @@ def test_every_method_shows_its_first_prompt_without_a_service(
     assert "--- model.max_model_len=4,000: fits" in out
 
 
+@pytest.mark.parametrize("method", [name for name, world in WORLDS.items() if world and world.domains])
+def test_every_method_shows_the_first_prompts_of_its_worlds_tasks(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = WORLDS[method]
+    assert world is not None
+    tasks = world.draw_tasks("train", 3)
+    write_jsonl(tmp_path / "a.jsonl", tasks, world.to_record)
+    assert check(tmp_path / "a.jsonl", method, world.build_model(tmp_path / "model")) == 0
+    shown = capsys.readouterr().out
+    assert "a.jsonl: read 3 records, and refused none" in shown
+    assert all(task.question in shown for task in tasks)
+
+
 @pytest.mark.parametrize("method", ["retool", "search_r1", "agent"])
 def test_messages_before_the_question_are_in_the_prompt(
     method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
@@ -60,7 +79,7 @@ def test_messages_before_the_question_are_in_the_prompt(
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("method", ["agentflow", "compaction", "memagent", "rlm", "toolorchestra", "coding"])
+@pytest.mark.parametrize("method", [name for name in METHODS if not method_spec(name).keeps_messages])
 def test_a_method_without_a_place_for_them_refuses_them(
     method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,24 +21,11 @@ from core.backends.verl.settings import LOOP
 from core.data import write_jsonl
 from core.rollout.method import method_spec
 from scripts import train
+from tests.contract.test_presets import CLUSTER
 from tests.unit.backends.slime import test_launch
 from tests.unit.backends.slime.test_launch import TASKS, port
 
 __all__ = ["port"]
-
-PRESETS = [
-    ("memagent", "seed"),
-    ("memagent", "paper"),
-    ("agentflow", "seed"),
-    ("agentflow", "paper"),
-    ("toolorchestra", "seed"),
-    ("toolorchestra", "paper"),
-    ("search_r1", "paper"),
-    ("retool", "paper"),
-    ("rlm", "paper"),
-    ("coding", "seed"),
-    ("agent", "seed"),
-]
 
 
 class Cluster(test_launch.Cluster):
@@ -127,7 +114,7 @@ def test_ray_is_started_only_when_asked(cluster: Cluster, capsys) -> None:
     assert [call[0] for call in cluster.ray_calls] == ["start", "job"]
 
 
-@pytest.mark.parametrize(("method", "preset"), PRESETS)
+@pytest.mark.parametrize(("method", "preset"), CLUSTER)
 def test_a_dry_run_of_a_preset_needs_no_verl_and_is_a_shell_script(method: str, preset: str, capsys) -> None:
     words = [method, "--backend", "verl", "--preset", preset, "--out", "/nowhere/x y", "--dry-run"]
     assert train.main(words) == 0
