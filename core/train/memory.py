@@ -143,6 +143,8 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
         kind = device.split(":")[0] if memory and device != "auto" else weights.find_device(device).type
         available = available_bytes(weights.find_device(device)) if memory is None else memory
         host = available_bytes(torch.device("cpu")) if memory is None else None
+        if recipe.model.dtype == "auto" and kind == "cuda" and not torch.cuda.is_available():
+            recipe = replace_keys(recipe, {"model.dtype": "bfloat16"})  # what a card that is not here computes fast
         recipe = settle_dtype(recipe, None)
     except (OSError, CheckpointError) as error:
         model = Path(recipe.model.path)
