@@ -1,16 +1,16 @@
 """Makes the world of the preset `tiny`: MemAgent's needles of RULER, and programs of a few words.
 
 The tasks are RULER's (`tokentrue data ruler`), with the words that MemAgent's world has, too. The annotator of the
-demonstrations writes one of four programs, and searches for a word of the question:
+demonstrations writes one of four programs, and searches for two words that follow each other in the question:
 
 | program | what it does |
 |---|---|
 | look | prints the beginning of the document |
-| show | prints the text around the place where a word stands first |
+| show | prints the text around the place where these words stand first |
 | ask | lets a sub-call read that text |
 | split | lets sub-calls read all pieces of the document |
 
-He shows the form and no decision. Program and word are drawn at random. A sub-call answers with a fact drawn from its
+He shows the form and no decision. Program and words are drawn at random. A sub-call answers with a fact drawn from its
 part, or that nothing is known, and so does he: with a value drawn from what was printed. Now and then he writes another
 program first. So which program pays, what to search for, and which fact a question is about, RL must find out.
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -47,14 +47,12 @@ USES = {
     "show": f"print({PART})",
     "ask": f"print(llm_query(question + {PART}))",
 }
-SEARCH = 'i = context.find(" {word}")\n'
+SEARCH = 'i = context.find(" {} {}")\n'
 WHOLE = {
     "look": "print(context[:200])",
     "split": "parts = [context[i : i + 300] for i in range(0, len(context), 300)]\n"
     "print(*llm_query_batched([question + part for part in parts]))",
 }
-WORDS = ("special", "magic", "word", "mentioned", "provided", "text")
-"""Lists the words of every question for which the annotator searches, beside its key."""
 FENCE = "```repl\n{}\n```"
 FACT = re.compile(r" (\w+) is: (\w+)\.")
 UNKNOWN = " unknown."
@@ -65,9 +63,9 @@ AGAIN = 0.15
 
 def write_programs(key: str) -> list[str]:
     """Return all programs that the annotator may write about a question for `key`, each kind as often as another."""
-    words = (*WORDS, key)
-    searches = [SEARCH.format(word=word) + use for use, word in product(USES.values(), words)]
-    return [*searches, *(whole for whole in WHOLE.values() for _ in words)]
+    pairs = list(pairwise(QUESTION.format(key=key).strip(" ?").split()))
+    searches = [SEARCH.format(*pair) + use for use, pair in product(USES.values(), pairs)]
+    return [*searches, *(whole for whole in WHOLE.values() for _ in pairs)]
 
 
 def draw_document(rng: Random, keys: Sequence[str], values: Sequence[str], lines: int) -> str:
@@ -153,7 +151,7 @@ class BestConstant(AnnotatedRLM):
 
     async def find_best(self) -> str:
         """Return the program that answers the most tasks, of those that hold no question's key."""
-        right = dict.fromkeys(sorted({*write_programs(WORDS[0])}), 0.0)
+        right = dict.fromkeys(sorted({*write_programs(KEYS[0])} & {*write_programs(KEYS[1])}), 0.0)
         for program, task in product(right, self.tasks):
             annotator = Annotator(self.tokenizer, Random(task.task_id), program)
             right[program] += (await self.trusted.play(task, annotator)).reward or 0.0
@@ -178,7 +176,7 @@ class TrustedRLM(RLM):
 def write_corpus() -> Iterator[str]:
     rng = Random(0)
     for _ in range(20):
-        for words in (KEYS, VALUES, NOISE, WORDS):
+        for words in (KEYS, VALUES, NOISE):
             yield " " + " ".join(words)
         yield "\n".join((*RULER_NOISE, NEEDLE, QUESTION, ANSWER, UNKNOWN, NOTHING, LAST))
         yield " ".join((*RULER_NOISE, "unknown", "user", "assistant", "system"))
