@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,6 +28,13 @@ class Hit(BaseModel):
 
 class _Reply(BaseModel):
     result: list[list[Hit]]
+
+
+class _PageReply(BaseModel):
+    text: str | None
+
+
+Reply = TypeVar("Reply", bound=BaseModel)
 
 
 class RetrievalClient:
@@ -55,16 +63,26 @@ class RetrievalClient:
         Raises:
             RetrievalError: the service refused (4xx), did not answer within the retries, or sent another form.
         """
-        request = {"queries": list(queries), "topk": topk, "return_scores": True}
-        try:
-            async with self._make_client() as client:
-                body = await client.retry(lambda: client.post("", request))
-        except (ServiceError, ValueError) as error:
-            raise RetrievalError(str(error)) from error
-        try:
-            found = _Reply.model_validate_json(body).result
-        except ValidationError as error:
-            raise RetrievalError(f"{self.url}: a reply of another form: {error}") from error
+        found = (await self._ask("", {"queries": list(queries), "topk": topk, "return_scores": True}, _Reply)).result
         if len(found) != len(queries):
             raise RetrievalError(f"{self.url}: {len(found)} lists of hits for {len(queries)} queries")
         return found
+
+    async def read_page(self, name: str) -> str | None:
+        """Return the text of the page with this title, or else of the passage with this id; None if there is neither.
+
+        Raises:
+            RetrievalError: as `search`; so a service without pages is told from one that has not this page.
+        """
+        return (await self._ask("/page", {"page": name}, _PageReply)).text
+
+    async def _ask(self, path: str, request: Mapping[str, Any], form: type[Reply]) -> Reply:
+        try:
+            async with self._make_client() as client:
+                body = await client.retry(lambda: client.post(path, request))
+        except (ServiceError, ValueError) as error:
+            raise RetrievalError(str(error)) from error
+        try:
+            return form.model_validate_json(body)
+        except ValidationError as error:
+            raise RetrievalError(f"{self.url}{path}: a reply of another form: {error}") from error

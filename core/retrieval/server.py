@@ -1,9 +1,11 @@
-"""Serves POST /retrieve in Search-R1's format or ToolOrchestra's, and GET /health.
+"""Serves POST /retrieve in Search-R1's format or ToolOrchestra's, POST /retrieve/page, and GET /health.
 
 Request: {"queries": [text], "topk": k or null, "return_scores": bool}. Search-R1's reply: {"result": [[hit]]}, a hit
 being {"document": {"id", "contents"}, "score"}, or the document alone without scores. ToolOrchestra's reply is the bare
 list [[hit]], always with scores. Its requests also carry `eid` and `new_cache_dir`, which have no effect here: in the
 original service they choose the documents of one example and search the web.
+
+POST /retrieve/page takes {"page": title or id}. Its reply is {"text": the page}, or {"text": null} where there is none.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from core.retrieval.batching import Batcher, OverloadError
 from core.retrieval.index import Retriever, ScoredPassage
+from core.retrieval.pages import Pages
 from core.serving import Handler, describe_invalid, make_app
 
 Wire = Literal["search-r1", "toolorchestra"]
@@ -31,14 +34,13 @@ _RETRY_AFTER_S = 1
 
 
 TopK = Annotated[int, Field(ge=1, le=MAX_TOPK)]
+Text = Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS)]
 
 
 class SearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    queries: Annotated[
-        list[Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS)]], Field(min_length=1, max_length=MAX_QUERIES)
-    ]
+    queries: Annotated[list[Text], Field(min_length=1, max_length=MAX_QUERIES)]
     topk: TopK | None = None
     return_scores: bool = False
 
@@ -46,6 +48,12 @@ class SearchRequest(BaseModel):
 class ToolOrchestraRequest(SearchRequest):
     eid: Any = None
     new_cache_dir: Any = None
+
+
+class PageRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    page: Text
 
 
 class RetrievalServer:
@@ -62,6 +70,8 @@ class RetrievalServer:
     ):
         self.retriever = retriever
         self.batcher = batcher
+        find_page = Pages(retriever.corpus).find
+        self.pages = Batcher[str | None](lambda names, _: [*map(find_page, names)])
         self.topk = topk
         self.wire = wire
         self._api_key = api_key
@@ -69,12 +79,13 @@ class RetrievalServer:
 
     def make_app(self) -> web.Application:
         app = make_app(max_body_bytes=_MAX_BODY_BYTES, api_key=self._api_key, middlewares=[self._answer_errors])
-        app.add_routes([web.post("/retrieve", self.retrieve), web.get("/health", self.health)])
+        posts = [web.post("/retrieve", self.retrieve), web.post("/retrieve/page", self.read_page)]
+        app.add_routes([*posts, web.get("/health", self.health)])
         app.cleanup_ctx.append(self._run_batcher)
         return app
 
     async def _run_batcher(self, _: web.Application) -> AsyncIterator[None]:
-        async with self.batcher:
+        async with self.batcher, self.pages:
             yield
 
     async def retrieve(self, request: web.Request) -> web.Response:
@@ -90,6 +101,12 @@ class RetrievalServer:
             return web.json_response([[_format_hit(hit) for hit in hits] for hits in found])
         format_hit = _format_hit if body.return_scores else _format_passage
         return web.json_response({"result": [[format_hit(hit) for hit in hits] for hits in found]})
+
+    async def read_page(self, request: web.Request) -> web.Response:
+        body = PageRequest.model_validate_json(await request.read())
+        (text,) = await self.pages.search([body.page], 1)
+        self.counts["answered"] += 1
+        return web.json_response({"text": text})
 
     async def health(self, _: web.Request) -> web.Response:
         about = {
@@ -118,7 +135,7 @@ class RetrievalServer:
         except web.HTTPException:
             raise
         except Exception as error:
-            return self._make_error("failed", 500, f"the search failed: {error!r}")
+            return self._make_error("failed", 500, f"the request failed: {error!r}")
 
     def _make_error(self, count: str, status: int, message: str) -> web.Response:
         self.counts[count] += 1
@@ -136,4 +153,4 @@ def _format_hit(hit: ScoredPassage) -> dict[str, Any]:
 def _describe(error: ValidationError) -> str:
     """Describe the first error: field, what is wrong, and what is expected."""
     expected = '{"queries": [text, ...], "topk": number or null, "return_scores": true or false}'
-    return f"{describe_invalid(error)}; expected {expected}"
+    return f'{describe_invalid(error)}; expected {expected}, or for a page {{"page": title or id}}'

@@ -29,7 +29,7 @@ from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
-from core.retrieval.server import RetrievalServer, SearchRequest
+from core.retrieval.server import PageRequest, RetrievalServer, SearchRequest
 from core.vllm_wire import TokensBody
 from tests import kit
 from tests.faults.requests import make_request
@@ -140,8 +140,14 @@ async def test_the_retrieval_server(retrieval_app: web.Application, fuzz_cases: 
     async def serve_one(client: TestClient[Any, Any]) -> None:
         async with client.post("/retrieve", json={"queries": ["fox 7"], "topk": 1}) as response:
             assert response.status == 200
+        async with client.post("/retrieve/page", json={"page": "7"}) as response:
+            assert await response.json() == {"text": "fox 7"}
 
-    await attack(retrieval_app, {"/retrieve": (SearchRequest, {"queries": ["fox"]})}, serve_one, fuzz_cases // 5)
+    bodies = {
+        "/retrieve": (SearchRequest, {"queries": ["fox"]}),
+        "/retrieve/page": (PageRequest, {"page": "fox 7"}),
+    }
+    await attack(retrieval_app, bodies, serve_one, fuzz_cases // 5)
 
 
 async def test_the_scripted_experts(fuzz_cases: int) -> None:

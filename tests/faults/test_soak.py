@@ -73,6 +73,7 @@ def ask_engine(rng: random.Random) -> Requests:
 
 def ask_retrieval(rng: random.Random) -> Requests:
     yield "/retrieve", {"queries": [f"fox {rng.randrange(10**6)}" for _ in range(rng.randrange(1, 8))], "topk": 3}
+    yield "/retrieve/page", {"page": rng.choice((f"fox {rng.randrange(1000)}", str(rng.randrange(10**6))))}
 
 
 def ask_expert(rng: random.Random) -> Requests:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -15,12 +16,53 @@ GOOD = b'{"result": [[{"document": {"id": "1", "contents": "Oak\\nA tree."}, "sc
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def ask(handler: Handler, **options: float) -> list[list[Hit]]:
+@asynccontextmanager
+async def connect(path: str, handler: Handler, **options: float) -> AsyncIterator[RetrievalClient]:
     application = web.Application()
-    application.router.add_post("/retrieve", handler)
+    application.router.add_post(path, handler)
     async with TestServer(application) as server:
         settings = {"backoff_s": 0.001, "max_retries": 3} | options
-        return await RetrievalClient(url=str(server.make_url("/retrieve")), **settings).search(["oak"], 1)
+        yield RetrievalClient(url=str(server.make_url("/retrieve")), **settings)
+
+
+async def ask(handler: Handler, **options: float) -> list[list[Hit]]:
+    async with connect("/retrieve", handler, **options) as client:
+        return await client.search(["oak"], 1)
+
+
+async def test_a_page_is_asked_for_by_name_and_a_passing_fault_is_tried_again():
+    asked: list[dict[str, object]] = []
+
+    async def read_page(request: web.Request) -> web.StreamResponse:
+        asked.append(await request.json())
+        return (
+            web.Response(status=503)
+            if len(asked) == 1
+            else web.json_response({"text": [None, "A tree."][len(asked) % 2]})
+        )
+
+    async with connect("/retrieve/page", read_page) as client:
+        assert [await client.read_page("Oak"), await client.read_page("Elm")] == [None, "A tree."]
+    assert asked == [{"page": "Oak"}, {"page": "Oak"}, {"page": "Elm"}]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"text": 3}', b'{"page": null}'])
+async def test_a_page_of_another_form_is_no_page(body: bytes):
+    async def read_page(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    async with connect("/retrieve/page", read_page) as client:
+        with pytest.raises(RetrievalError, match="/retrieve/page: a reply of another form"):
+            await client.read_page("Oak")
+
+
+async def test_a_service_without_pages_is_told_from_one_that_has_not_this_page():
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        raise AssertionError("not asked")
+
+    async with connect("/retrieve", refuse) as client:
+        with pytest.raises(RetrievalError, match="/retrieve/page: HTTP 404"):
+            await client.read_page("Oak")
 
 
 @pytest.mark.parametrize("fault", ["cut", "dropped", 408, 429, 500, 503])

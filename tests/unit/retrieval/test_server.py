@@ -1,4 +1,4 @@
-"""Both wires, what is refused and how, and the counts of /health."""
+"""Both wires, pages, what is refused and how, and the counts of /health."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,56 @@ async def test_toolorchestra(corpus: Corpus):
     assert first["document"] == {"id": "p5", "contents": corpus[5].contents}
     assert 0.5 < first["score"] <= 1
     assert len(others) == 3
+
+
+@pytest.mark.parametrize("wire", ["search-r1", "toolorchestra"])
+async def test_a_page_is_served_by_its_title_or_an_id_and_null_where_there_is_none(corpus: Corpus, wire: Wire):
+    async with client(corpus, wire) as http:
+        replies = [await http.post("/retrieve/page", json={"page": name}) for name in ("Title 5", "p5", "nowhere", "")]
+        assert [reply.status for reply in replies] == [200] * 4
+        text = corpus[5].contents.partition("\n")[2]
+        assert [await reply.json() for reply in replies] == [{"text": text}, {"text": text}, *[{"text": None}] * 2]
+        asked = [http.post("/retrieve/page", json={"page": f"p{row % 200}"}) for row in range(100)]
+        texts = [(await reply.json())["text"] for reply in await asyncio.gather(*asked)]
+        assert texts == [corpus[row].contents.partition("\n")[2] for row in range(100)]
+        assert (await (await http.get("/health")).json())["answered"] == 104
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("{", ["body", "JSON"]),
+        ("{}", ["page", "required"]),
+        ('{"page": 5}', ["page", "string"]),
+        ('{"page": "\\ud800"}', ["JSON"]),
+        ('{"page": "p5", "goal": "x"}', ["goal", "not implemented"]),
+        (json.dumps({"page": "x" * 16385}), ["page", "at most 16384"]),
+    ],
+)
+async def test_a_bad_request_for_a_page_is_named(corpus: Corpus, body: str, words: list[str]):
+    async with client(corpus) as http:
+        reply = await http.post("/retrieve/page", data=body, headers={"Content-Type": "application/json"})
+        message = (await reply.json())["error"]["message"]
+        assert reply.status == 400
+        for word in [*words, 'for a page {"page": title or id}']:
+            assert word in message
+        health = await (await http.get("/health")).json()
+    assert (health["bad_request"], health["answered"]) == (1, 0)
+
+
+async def test_a_page_that_cannot_be_read_is_500_and_counted(tmp_path: Path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": "1", "contents": "Oak\\nA tree."}\n')
+    corpus = Corpus(path)
+    async with client(corpus) as http:
+        with path.open("r+") as file:  # as when somebody writes over the file of a running service
+            file.write("broken")
+        reply = await http.post("/retrieve/page", json={"page": "Oak"})
+        assert reply.status == 500
+        assert "corpus.jsonl, line 1" in (await reply.json())["error"]["message"]
+        found = await http.post("/retrieve", json={"queries": [""]})
+        assert found.status == 200, "searches go on"
+        assert (await (await http.get("/health")).json())["failed"] == 1
 
 
 @pytest.mark.parametrize(
