@@ -12,6 +12,20 @@ from core.config import ConversationRecipe, Section
 PRESETS = Path(__file__).parent / "presets"
 
 
+class VisitSection(Section):
+    """Lets the policy visit the page behind a passage (visit.py)."""
+
+    role: str | None = None
+    """Names who reads the page for the policy: one of the recipe's `roles`, or `policy`, whose summaries are trained as
+    rows of the same rollout. None shows the policy the page's beginning."""
+    page_tokens: PositiveInt = 4096
+    """Limits what is read of a page: its beginning."""
+    max_tokens: PositiveInt = 512
+    """Limits the tokens of a summary."""
+    tokenizer: str | None = None
+    """Names a folder or hub id, for a role whose vocabulary is not the policy's."""
+
+
 class SearchR1Section(Section):
     url: str
     """Names the retrieval service, such as http://HOST:PORT/retrieve (`tokentrue serve retrieval`)."""
@@ -32,6 +46,8 @@ class SearchR1Section(Section):
     answer in a box. `tokentrue data check` shows which one a model knows."""
     prompt: Prompt = "released"
     """Chooses the first message (prompts.py)."""
+    visit: VisitSection | None = None
+    """Lets the policy visit pages, beside its searches. None does without."""
 
 
 class SearchR1Recipe(ConversationRecipe):

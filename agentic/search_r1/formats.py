@@ -1,51 +1,66 @@
 """Reads what the policy does in a turn, and shows what came of it, in the form that `search_r1.format` names.
 
-| | a search | an answer | what was found |
+| | a search or visit | an answer | what was found |
 |---|---|---|---|
-| `tags` (the paper) | <search>, where a turn stops | <answer> | <information>, in the same message |
-| `calls` | a call of the tool `search`, as the chat template writes calls | in a box | a tool's message |
+| `tags` (the paper) | <search>, <visit>, where a turn stops | <answer> | <information>, in the same message |
+| `calls` | a call of the tool `search` or `visit`, as the chat template writes it | in a box | a tool's message |
+
+Without `search_r1.visit` a visit is no action. The text of a visit is the page's title, and from the second line on the
+goal.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, cast
 
-from agentic.search_r1.prompts import CALL_INVALID, INFORMATION, INVALID, TOOL, Format
+from agentic.search_r1.prompts import CALL_INVALID, INFORMATION, INVALID, TOOL, VISIT_TOOL, Format
 from core.rewards.answer_grader import find_answer
 from core.rollout.calls import TemplateCalls, TurnFormat
+from core.text.conversation import Renderer
 from core.text.tokenizer import Ids
 
-Action = Literal["search", "answer", "invalid"]
-
-_ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
+Action = Literal["search", "visit", "answer", "invalid"]
 
 
 class TaggedSearches(TurnFormat):
-    stop = ("</search>", "</answer>")
+    def __init__(self, renderer: Renderer, visits: bool):
+        super().__init__(renderer)
+        names = ("search", "visit", "answer") if visits else ("search", "answer")
+        self.stop = tuple(f"</{name}>" for name in names)
+        self._action = re.compile(rf"<({'|'.join(names)})>(.*?)</\1>", re.DOTALL)
 
     def read(self, prompt: Ids, reply: Ids) -> tuple[Action, str]:
-        """Return the action of a turn, and its query or answer; with `invalid`, what was wrong with a call."""
-        return read_action(self.decode(reply))
+        """Return the action of a turn, and its query, page or answer; with `invalid`, what was wrong with a call.
+
+        The first whole pair of tags counts.
+        """
+        found = self._action.search(self.decode(reply))
+        return ("invalid", "") if found is None else (cast(Action, found[1]), found[2].strip())
 
     def show(self, reply: Ids, action: Action, text: str) -> Ids:
-        """Return the ids that follow a turn: the passages in `text`, or that it was invalid, with what was wrong."""
-        return self.encode(INFORMATION.format(text) if action == "search" else INVALID)
+        """Return the ids that follow a turn: what was found, in `text`, or that it was invalid, with what was wrong."""
+        return self.encode(INVALID if action == "invalid" else INFORMATION.format(text))
 
 
 class CalledSearches(TemplateCalls):
     key = "search_r1.format"
-    schemas = (TOOL,)
+
+    def __init__(self, renderer: Renderer, visits: bool):
+        self.schemas = (TOOL, VISIT_TOOL) if visits else (TOOL,)
+        super().__init__(renderer)
 
     def read(self, prompt: Ids, reply: Ids) -> tuple[Action, str]:
         read = self.read_calls(prompt, reply)
         if read.error is not None:
             return "invalid", f"error: {read.error.message}"
         if len(read.calls) > 1:
-            return "invalid", "error: call search once in a turn"
-        if read.calls:
-            return "search", read.calls[0].arguments["query"]
+            return "invalid", f"error: call {' or '.join(tool.name for tool in self.schemas)} once in a turn"
+        for call in read.calls:
+            if call.name == VISIT_TOOL.name:
+                return "visit", f"{call.arguments['page']}\n{call.arguments.get('goal', '')}"
+            return "search", call.arguments["query"]
         answer = find_answer(read.text)
         return ("invalid", "") if answer is None else ("answer", answer)
 
@@ -56,11 +71,3 @@ class CalledSearches(TemplateCalls):
 
 
 FORMATS: Mapping[Format, type[TaggedSearches | CalledSearches]] = {"tags": TaggedSearches, "calls": CalledSearches}
-
-
-def read_action(text: str) -> tuple[Action, str]:
-    """Return the action of a turn, and its query or answer: the first whole pair of tags counts."""
-    found = _ACTION.search(text)
-    if found is None:
-        return "invalid", ""
-    return ("search" if found[1] == "search" else "answer"), found[2].strip()

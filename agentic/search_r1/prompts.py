@@ -51,11 +51,27 @@ TOOL = ToolSchema(
 )
 
 
-def write_prompt(prompt: Prompt, question: str, form: Format = "tags") -> tuple[str | Markup, ...]:
+VISIT = " To read the page of a passage, write <visit> its title </visit>, with your goal on a second line. For"
+"""Goes into the instructions where pages can be visited. The texts of visits are ours."""
+VISIT_TOOL = ToolSchema(
+    "visit",
+    "Reads the page of a passage, by its title, and shows what helps towards a goal.",
+    {"type": "object", "properties": {"page": {"type": "string"}, "goal": {"type": "string"}}, "required": ["page"]},
+)
+NO_PAGE = "error: there is no page {!r}. Visit a page by its title, as a search shows it."
+NOTHING = "error: nothing can be read on the page {!r}."
+GOES_ON = "\n(The page goes on.)"
+SUMMARIZE = "Read a page for somebody. Copy the sentences that help, and sum up what they say. The page:\n\n"
+LOOKED_FOR = "\n\nThe page ends. Add nothing of your own; if nothing on the page helps, say so. Looked for: "
+"""Asks for a summary of the page that stands before it. What is looked for follows."""
+
+
+def write_prompt(prompt: Prompt, question: str, form: Format = "tags", visit: bool = False) -> tuple[str | Markup, ...]:
     """Return the parts of the first message. As in the released data, a question ends with a question mark."""
     if prompt == "question":
         return (question,)
     question = question.strip()
+    instructions = INSTRUCTIONS.replace(" For", VISIT) if visit else INSTRUCTIONS
     return Markup(
-        INSTRUCTIONS if form == "tags" else CALL_INSTRUCTIONS
+        instructions if form == "tags" else CALL_INSTRUCTIONS
     ), f" {question}{'' if question.endswith('?') else '?'}\n"

@@ -11,6 +11,8 @@ passages hold an accepted answer, else 0. This is the retrieval reward of MT-GRP
 looks at the first search of a rollout alone, takes any substring (`19` in `1995`), and adds a reward for calls that
 ran. The state before a turn is the set of passages read.
 
+With `search_r1.visit` the policy may read whole pages, too (visit.py).
+
 Departures from both ports, on purpose:
 1. Token ids stay token ids. The released trainer decodes every turn, cuts its text at the tag and encodes it again.
 2. The answer is read from the policy's last turn. Both ports take the last <answer> of the whole text, so a passage
@@ -27,6 +29,7 @@ Run:  bash agentic/search_r1/run.sh                         # tiny: two CPU core
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
@@ -35,6 +38,7 @@ from uuid import uuid4
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
 from agentic.search_r1.formats import FORMATS, Action
 from agentic.search_r1.prompts import PASSAGE, write_prompt
+from agentic.search_r1.visit import PageReader
 from core import retrieval
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
@@ -43,38 +47,42 @@ from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
-from core.types import CALLS, Completion, Sampling, Task, Trajectory
+from core.types import CALLS, FAILED_CALLS, POLICY, Completion, Sampling, Task, Trajectory
 
 End = Literal["answered", "cut_turn", "turn_limit", "context_limit"]
 """Names how a rollout ends. All but `answered` give the status `truncated` and the reward 0."""
 
 
 class SearchR1(Method):
-    """Runs the method. Its one role, `policy`, writes the turns `act`."""
+    """Runs the method. The role `policy` writes the turns `act`; with visits, a role may write turns `summary`."""
 
     def __init__(self, recipe: SearchR1Recipe, tokenizer: Tokenizer):
         self.config = recipe.search_r1
         self.context_tokens = recipe.model.max_model_len
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
-        self.format = FORMATS[self.config.format](self.renderer)
+        self.format = FORMATS[self.config.format](self.renderer, visits=self.config.visit is not None)
         url = read_addresses("search_r1.addresses", self.config.addresses)(self.config.url)
         key, retries = self.config.api_key_file, self.config.max_retries
         self.client = retrieval.RetrievalClient(url=url, max_retries=retries, api_key_file=key)
+        visit = self.config.visit
+        self.reader = PageReader(recipe, visit, tokenizer, self.client) if visit else None
+        self.needs = (visit.role,) if visit and visit.role not in (None, POLICY) else ()
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Let the policy search until it answers or meets a limit, and reward the answer.
 
         Raises:
-            RolloutError: the retrieval service failed (kind `search_failed`).
+            RolloutError: the retrieval service failed (kind `search_failed` or `visit_failed`).
         """
         stops = replace(sampling, stop=self.format.stop, stop_token_ids=(self.tokenizer.eos_token_id,))
         turns = Turns(stops, session=uuid4().hex)
-        question = self.renderer.message("user", *write_prompt(self.config.prompt, task.question, self.config.format))
+        first = write_prompt(self.config.prompt, task.question, self.config.format, visit=self.reader is not None)
+        question = self.renderer.message("user", *first)
         ids = self.renderer.render([*self.renderer.plain_messages(task.earlier_messages), question], self.format.tools)
         actions: list[tuple[Action, str]] = []
-        read: list[str] = []  # passages
-        searches = 0
+        read: list[str] = []  # passages, and pages
+        made, failed = Counter[Action](), 0
         while True:
             completion = await turns.ask(roles["policy"], "act", ids, self.config.max_tokens)
             turns.credit("act", state=sorted(set(read)))
@@ -83,11 +91,16 @@ class SearchR1(Method):
                 break
             # What the policy sampled stays as it is; only what it is shown is encoded.
             action, text = actions[-1]
-            searches += action == "search"
-            found = await self.find(text) if action == "search" else []
+            made[action] += 1
+            found: list[str] = []
+            if action == "search":
+                found = await self.find(text)
+                text = format_passages(found)
+            elif action == "visit" and self.reader:
+                text, found = await self.reader.visit(text, roles, turns, sampling)
+                failed += not found
             turns.credit("act", reward=reward_finding("\n".join(found), "\n".join(read), task.answers))
             read += found
-            text = format_passages(found) if action == "search" else text
             ids = (*ids, *completion.token_ids, *self.format.show(completion.token_ids, action, text))
             if self.context_tokens is not None and len(ids) + self.config.max_tokens > self.context_tokens:
                 end = "context_limit"
@@ -101,12 +114,14 @@ class SearchR1(Method):
             reward=exact,
             metrics={
                 "turns": len(actions),
-                f"{CALLS}search": searches,
+                f"{CALLS}search": made["search"],
                 "invalid_actions": sum(action == "invalid" for action, _ in actions),
                 "answered": float(end == "answered"),
                 "exact_match": exact,
+                **({f"{CALLS}visit": made["visit"], FAILED_CALLS: failed} if self.reader else {}),
             },
-            log={"answer": answer, "end": end, "queries": [text for action, text in actions if action == "search"]},
+            log={"answer": answer, "end": end, "queries": [text for action, text in actions if action == "search"]}
+            | ({"visits": [text for action, text in actions if action == "visit"]} if self.reader else {}),
         )
 
     def find_end(self, actions: list[tuple[Action, str]], completion: Completion) -> End | None:

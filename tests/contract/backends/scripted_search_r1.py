@@ -1,11 +1,12 @@
 """Search-R1 on its tiny world, with a real retrieval service that fails at some queries.
 
-The policy is now right, now wrong, and now writes no action.
+The policy is now right, now wrong, and now writes no action. It may visit pages, and reads them itself.
 """
 
 from __future__ import annotations
 
 import atexit
+import re
 import tempfile
 from contextlib import ExitStack
 from functools import cache
@@ -51,6 +52,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "search_r1.addresses=null",
         "search_r1.max_retries=0",
         "search_r1.max_tokens=256",  # words have more tokens here than in the preset's own vocabulary
+        "search_r1.visit={role: policy}",
         "model.max_model_len=null",
     ]
     return SPEC.load("tiny", overrides).dump()
@@ -58,12 +60,18 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
 
 def policy(prompt: str, chance: Random) -> str:
     """Mostly takes the right turn. Now and then it answers too soon, searches for something else, or does neither."""
+    if page := re.search(r"The page:\n\n(.*)\n\nThe page ends", prompt):
+        return page[1]
     if LOST in prompt and chance.random() < 0.25:
         return SEARCH.format(LOST)
     if "of the" not in prompt:
         return ANSWER.format("42")
-    other = "I do not know." if "<information>" in prompt else SEARCH.format("red lamp")
-    return chance.choice([*[write_right_turn(prompt)] * 6, ANSWER.format("nobody"), "I do not know.", other])
+    right, wrong = [write_right_turn(prompt)] * 6, [ANSWER.format("nobody"), "I do not know."]
+    if "<information>" in prompt:
+        return chance.choice([*right, *wrong, "I do not know."])
+    # In place of its first search it may visit the page of the thing, which says the same as the best passage.
+    visit = right[0].replace("search>", "visit>")
+    return chance.choice([*right, *[visit] * 3, *wrong, SEARCH.format("red lamp")])
 
 
 def make_tasks(count: int) -> list[Task]:
