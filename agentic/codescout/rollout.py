@@ -23,6 +23,7 @@ Run:  bash agentic/codescout/run.sh                         # tiny: two CPU core
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,7 +141,7 @@ class CodeScout(Method):
                 f"end_{end}": 1.0,
                 **{name: float(count) for name, count in counts.items()},
             },
-            log={"answer": locations, "end": end},
+            log={"answer": None if locations is None else json.dumps(locations), "end": end},
         )
 
     def make_workspace(self, search: SearchTask) -> RepositoryWorkspace:

@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -26,13 +26,19 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.niah import Niah
 from core.data import write_jsonl
 from core.data.files import write_records
 from core.policy.server_process import find_free_port
 from core.runs.files import read_jsonl
-from core.worlds import SPLITS, find_world
+from core.text.tokenizer import load_tokenizer
+from core.types import Task
+from core.worlds import SPLITS, Split, find_world
+from core.worlds.needles import KEYS, VALUES
 from scripts.services import Service, run_services
 from tests import kit
+from tests.contract.test_presets import METHODS
 from tests.e2e.conftest import Launcher
 from tests.e2e.test_evaluators_resume import Evaluator, commands
 from tests.e2e.test_evaluators_resume import launcher as evaluators
@@ -45,6 +51,7 @@ SIZES = {
     "warm_start.steps": 4, "warm_start.copy_steps": 1, "warm_start.batch_size": 4, "rollout.tasks_per_step": 2,
     "rollout.group_size": 2, "run.steps": 4, "run.eval_every": 2, "run.eval_tasks": 2, "run.save_every": 1,
     "run.record_every": 1, "run.seeds": [0], "model.device": "cpu", "model.dtype": "float32",
+    "algorithm.entropy_coef": 0.01,  # changes weights where no reward differs
 }  # fmt: skip
 LOOKUP = {"run": "agentic.agent.world.run", "reward": "agentic.agent.rewards.exact", "max_turns": 3}
 OWN = {
@@ -52,10 +59,16 @@ OWN = {
     "compaction": {"warm_start.lookup_steps": 1},
     "agent": {"agent.agents": json.dumps({"lookup": LOOKUP})},
     # One rollout at a time: how long a workspace takes decides which calls share a batch, and so their last digits.
-    "coding": {"warm_start.copy_steps": 2, "rollout.concurrency": 1},
+    "coding": {"warm_start.copy_steps": 2, "rollout.concurrency": 1, "coding.remember": 0},
+    "codescout": {"rollout.concurrency": 1, "algorithm.overlong_filter": False},
     "search_r1": {"search_r1.max_retries": 30},
     "retool": {"rollout.concurrency": 1},
-    "toolorchestra": {"warm_start.copy_steps": None, "toolorchestra.search.max_retries": 30},
+    "rlm": {"warm_start.lookup_steps": 1, "rollout.concurrency": 1},
+    "toolorchestra": {
+        "warm_start.copy_steps": None,
+        "toolorchestra.search.max_retries": 30,
+        "algorithm.min_group_std": 0,
+    },
 }
 SERVERS = {"retrieval": "core.retrieval", "experts": "agentic.toolorchestra.scripted_experts"}
 CLIENTS = 4
@@ -70,10 +83,17 @@ def make_arguments(method: str, folder: Path, preset: Path) -> list[str]:
     assert world is not None
     world.build_model(folder / "model")
     for split in SPLITS[:2]:
-        write_jsonl(folder / f"{split}.jsonl", world.draw_tasks(split, 6), world.to_record)
+        tasks = world.draw_tasks(split, 6) if world.domains else draw_needles(folder / "model", split)
+        write_jsonl(folder / f"{split}.jsonl", tasks, world.to_record)
     files = {"data.train": folder / "train.jsonl", "data.eval": folder / "dev.jsonl", "model.path": folder / "model"}
-    values = {key: value for key, value in (SIZES | OWN[method] | files).items() if value is not None}
+    values = {key: value for key, value in (SIZES | OWN.get(method, {}) | files).items() if value is not None}
     return ["--preset", "tiny", *(word for key, value in values.items() for word in ("--set", f"{key}={value}"))]
+
+
+def draw_needles(model: Path, split: Split) -> Iterable[Task]:
+    """Draw RULER's tasks, for a world without tasks of its own."""
+    family = Niah(num_k=4, bare_question=True, value_type="words", key_words=KEYS, value_words=VALUES)
+    return generate(family, length=448, count=6, tokenizer=load_tokenizer(model), split=split, budget="document")
 
 
 @contextmanager
@@ -169,7 +189,7 @@ class Killer:
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("method", ["memagent", *OWN])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_run_ends_as_one_that_was_not_touched(
     method: str,
     long_s: float,

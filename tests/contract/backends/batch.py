@@ -181,6 +181,7 @@ def assert_ours(batch: Batch, case: Case, values: dict[str, Any], tokenizer: Any
     for told, trajectory in zip(chain(*batch.groups), chain(*(groups if batch.compared else played)), strict=True):
         assert (told.status, told.failure) == (trajectory.status, trajectory.failure)
         assert told.metrics == dict(trajectory.metrics)
+        assert isinstance(trajectory.log.get(case.spec.answer), str | None), "a user's reward reads a text"
         assert as_float32([told.reward or 0.0]) == as_float32([trajectory.reward or 0.0])
         if trajectory.failure and trajectory.status == "failed":
             failures[trajectory.failure] = failures.get(trajectory.failure, 0) + 1

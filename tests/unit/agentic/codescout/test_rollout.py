@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ async def test_a_search_runs_and_the_right_answer_earns_all_three_levels(isolati
     assert (trajectory.metrics["calls_bash"], trajectory.metrics["turns"]) == (1, 2)
     assert "./shop/stock.py:2:    def count(self):" in show(method, trajectory)
     assert len(make_rows(trajectory.turns, "segment")) == 1
-    assert trajectory.log["answer"] == [PLACE]
+    assert trajectory.log["answer"] == json.dumps([PLACE])
 
 
 async def test_the_weights_make_the_reward_and_the_score_has_none(isolation: None, tokenizer: Any) -> None:
