@@ -142,7 +142,7 @@ def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_p
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the card is here, and says itself what it computes fast")
 def test_a_dry_run_plans_for_a_card_that_is_not_here(tmp_path: Path, model: Path, data: Path, capsys) -> None:
-    settings = ("model.device=cuda", "model.dtype=auto")
+    settings = ("model.device=cuda", "model.dtype=auto", "experiment.hours_at_100_gflops=6")
     assert run(tmp_path / "run", model, data, *settings, more=["--dry-run", "--memory", "24GB"]) == 0
     _, _, plan = capsys.readouterr().out.partition("# memory on cuda in bfloat16\n")
     assert plan.endswith("it fits into 24.00 GB\n")
