@@ -27,7 +27,7 @@ class Case:
     """Never ends within a test, unless it is aborted."""
     quick: Mapping[str, Any]
     """Metadata of slime's Sample that makes `slow` end soon."""
-    preset: str = "seed"
-    """Names a preset with a section `slime`."""
+    preset: str | None = "seed"
+    """Names a preset with a section `slime`, if there is one."""
     reply: Reply | None = None
     """What the policy writes; None: the embedded backend with MemAgent's tiny start model."""

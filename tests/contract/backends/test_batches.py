@@ -17,13 +17,17 @@ from tests.contract.backends.batch import Batch, assert_ours, play_again
 from tests.contract.backends.case import Case
 from tests.contract.backends.conftest import CASES
 from tests.contract.backends.table import BACKENDS
-from tests.contract.test_presets import CLUSTER
+from tests.contract.test_presets import METHODS
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 Run = Callable[[dict[str, Any], list[Task]], Batch]
 GROUPS = 200
 """Are run with --long."""
-SEGMENTS = {"coding": {"act", "subagent", "summary"}, "rlm": {"root", "subcall"}}
+SEGMENTS = {
+    "coding": {"act", "subagent", "summary"},
+    "compaction": {"act", "summary"},
+    "rlm": {"root", "subcall"},
+}
 """Maps methods whose rollouts become several rows to the roles of their turns."""
 
 
@@ -32,8 +36,8 @@ def run(request: pytest.FixtureRequest, case: Case) -> Run:
     return lambda values, tasks: BACKENDS[request.param](request, case, values, tasks)
 
 
-def test_every_method_with_a_clusters_preset_is_a_case() -> None:
-    assert {method for method, _ in CLUSTER} <= {case.spec.name for case in CASES.values()}
+def test_every_method_is_a_case() -> None:
+    assert {case.spec.name for case in CASES.values()} == {*METHODS} - {"skeleton"}, "write scripted_METHOD.py"
 
 
 @pytest.mark.timeout(0)
@@ -93,6 +97,19 @@ def test_segments_share_their_rollout_which_counts_once(
         uneven += len(sizes) > 1 and len(set(rewards.tolist())) > 1
     assert uneven >= 2
     assert roles == SEGMENTS[case.spec.name]
+
+
+@pytest.mark.parametrize("case", ["rlm"], indirect=True)
+def test_sub_calls_that_are_not_trained_are_no_rows(run: Run, case: Case, tokenizer: Any) -> None:
+    values = case.recipe()
+    values["rlm"]["train_subcalls"] = False
+    batch = run(values, case.tasks(4))
+    groups = assert_ours(batch, case, values, tokenizer)
+    assert [row.rollout_id for row in batch.rows] == list(range(16))
+    replies = [[turn.completion for turn in t.turns if turn.role == "root"] for group in groups for t in group]
+    sampled = [sum(len(reply.token_ids) for reply in of_rollout) for of_rollout in replies]
+    assert [row.trained_tokens for row in batch.rows] == sampled
+    assert sum(turn.role == "subcall" for group in groups for t in group for turn in t.turns) > 4
 
 
 @pytest.mark.parametrize("case", ["search_r1", "agentflow-seed"], indirect=True)

@@ -204,7 +204,8 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
     algorithm = {"loss_agg": "rollout", "overlong_filter": False}  # else fanned-out rollouts are refused
     recipe["algorithm"] |= {**algorithm, "std_normalization": True}
     overrides = [f"algorithm.{name}={value}" for name, value in algorithm.items()]
-    launched = case.spec.load(case.preset, ["slime.rows=fan_out", *overrides])
+    spec, preset = (case.spec, case.preset) if case.preset else (SPEC, "seed")  # the hooks are the same
+    launched = spec.load(preset, ["slime.rows=fan_out", *overrides])
     words = flags.groups(launched, flags.Paths(Path("/x")))["CUSTOM"]
     paths = dict(zip(words[::2], words[1::2], strict=True))
     names = ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")

@@ -1,0 +1,51 @@
+"""Compaction with pages so long that the history is summed up now and then: rollouts of one to several rows."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from agentic.compaction.prompts import NEXT, REQUEST
+from agentic.compaction.rollout import SPEC
+from core.policy.base import PolicyError
+from core.types import Task
+from tests.contract.backends.case import Case
+from tests.contract.backends.serving import SLOW
+
+REFUSED = "forbidden"
+PAGE = "The grass is green. " * 12
+
+
+def make_recipe(**rollout: Any) -> dict[str, Any]:
+    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
+    section = {"context_tokens": 400, "max_action_tokens": 40, "max_summary_tokens": 40}
+    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
+    overrides += [f"compaction.{name}={value}" for name, value in section.items()]
+    return SPEC.load("tiny", [*overrides, "model.max_model_len=null"]).dump()
+
+
+def reader(prompt: str, chance: Random) -> str:
+    """Reads on in most of its turns, and is right in half of its answers; now and then a prompt is refused."""
+    if REFUSED in prompt and chance.random() < 0.1:
+        raise PolicyError("bad_request", "refused")
+    if REQUEST in prompt.rpartition("user\n")[2]:
+        return chance.choice(("It was green.", "The price is 42."))
+    return chance.choice((*[NEXT] * 6, "\\boxed{42}", "I do not know."))
+
+
+def make_tasks(count: int, word: str = "price") -> list[Task]:
+    pages = [f"{PAGE}\n\n" * (2 + i % 4) for i in range(count)]
+    return [Task(f"{word}-{i}", f"What is the {word} {i}?", ("42",), pages[i]) for i in range(count)]
+
+
+CASE = Case(
+    spec=SPEC,
+    recipe=make_recipe,
+    tasks=make_tasks,
+    faulty=[*make_tasks(6), *make_tasks(4, REFUSED), Task("overlong", "What?", ("42",), PAGE * 9)],
+    failures={"overlong_page": False, "bad_request": False},
+    slow=Task("slow", f"What is the price, {SLOW}?", ("42",), PAGE),
+    quick={"question": "What is the price?", "context": PAGE},
+    preset=None,
+    reply=reader,
+)
