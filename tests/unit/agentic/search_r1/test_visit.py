@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,6 +167,20 @@ async def test_a_reader_that_is_trained_beside_the_policy_samples_like_it(pages:
     assert reader.calls[0].sampling.temperature == 0.7
     assert reader.calls[0].sampling.stop == ()
     assert reader.calls[0].sampling.stop_token_ids == (tokenizer.eos_token_id,)
+
+
+async def test_a_reader_of_another_vocabulary_is_asked_and_read_in_its_own(
+    pages: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    other = make_tokenizer("qwen3")
+    other.save_pretrained(tmp_path)
+    method = make(pages, tokenizer, READER, f"search_r1.visit.tokenizer={tmp_path}", "search_r1.visit.page_tokens=500")
+    policy = script_policy(tokenizer, [VISIT, RIGHT])
+    reader = script_policy(other, ["Its owner: ada stone <tool_call>"])
+    done = await method.rollout(TASK, Roles({"policy": policy, "reader": reader}), Sampling(seed=1))
+    assert f"The page:\n\n{PAGE}\n\nThe page ends." in other.decode(done.turns[1].prompt_ids)
+    assert reader.calls[0].sampling.stop_token_ids == (other.eos_token_id,)
+    assert show(method, done).endswith(INFORMATION.format("Its owner: ada stone <tool_call>"))
 
 
 async def test_a_reader_does_not_change_the_seeds_of_the_policys_turns(pages: str, tokenizer: Any) -> None:
