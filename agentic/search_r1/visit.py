@@ -68,7 +68,7 @@ class PageReader:
         """
         name, _, goal = wanted.partition("\n")
         try:
-            page = await self.client.read_page(name)
+            page = await self.client.read_page(name[:1000])  # no title is longer, and the service has a limit
         except RetrievalError as error:
             raise RolloutError("visit_failed", str(error)) from error
         if page is None or not page.strip():

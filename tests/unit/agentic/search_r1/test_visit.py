@@ -232,6 +232,13 @@ async def test_a_page_that_is_not_there_or_empty_is_told_and_counted(
     assert done.metrics["invalid_actions"] == 0
 
 
+async def test_a_name_that_no_page_can_have_is_told_and_fails_no_rollout(pages: str, tokenizer: Any) -> None:
+    method = make(pages, tokenizer, "search_r1.max_tokens=90000")
+    done = await play(method, [f"<visit>{'lamp ' * 4000}</visit>", RIGHT])
+    assert done.metrics["failed_calls"] == 1
+    assert "error: there is no page 'lamp lamp" in show(method, done)
+
+
 @pytest.mark.parametrize("summary", ["", "  ", [0], "<think>I read and do not end"])
 async def test_a_summary_that_says_nothing_is_told_and_counted_and_trained_if_it_is_the_policys(
     pages: str, tokenizer: Any, summary: Any
