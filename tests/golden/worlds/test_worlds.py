@@ -58,7 +58,7 @@ def test_the_warm_start_and_the_supervised_baseline_are_the_same(name: str, tmp_
     method, _, preset = name.partition("-")
     model = read_world(method).build_model(tmp_path / "model")
     tokenizer, train = load_tokenizer(model), tmp_path / "train.jsonl"
-    if method == "memagent":
+    if method in ("memagent", "rlm"):
         length, words = (900, {}) if preset else (448, WORDS)
         family = Niah(num_k=4, bare_question=True, **words)
         write_jsonl(
