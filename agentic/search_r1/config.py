@@ -19,7 +19,7 @@ class VisitSection(Section):
     """Names who reads the page for the policy: one of the recipe's `roles`, or `policy`, whose summaries are trained as
     rows of the same rollout. None shows the policy the page's beginning."""
     page_tokens: PositiveInt = 4096
-    """Limits what is read of a page: its beginning."""
+    """Limits what is read of a page: its beginning, and at most 16 characters a token."""
     max_tokens: PositiveInt = 512
     """Limits the tokens of a summary."""
     tokenizer: str | None = None

@@ -51,6 +51,10 @@ TOOL = ToolSchema(
 )
 
 
+LONG_QUERY = "error: the query has {} characters, and a search takes {}. Search with a shorter one."
+"""Stands in the place of what a search found."""
+
+
 VISIT = " To read the page of a passage, write <visit> its title </visit>, with your goal on a second line. For"
 """Goes into the instructions where pages can be visited. The texts of visits are ours."""
 VISIT_TOOL = ToolSchema(

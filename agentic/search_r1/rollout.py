@@ -37,7 +37,7 @@ from uuid import uuid4
 
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
 from agentic.search_r1.formats import FORMATS, Action
-from agentic.search_r1.prompts import PASSAGE, write_prompt
+from agentic.search_r1.prompts import LONG_QUERY, PASSAGE, write_prompt
 from agentic.search_r1.visit import PageReader
 from core import retrieval
 from core.config.addresses import read_addresses
@@ -93,7 +93,10 @@ class SearchR1(Method):
             action, text = actions[-1]
             made[action] += 1
             found: list[str] = []
-            if action == "search":
+            if action == "search" and len(text) > retrieval.MAX_QUERY_CHARS:
+                text = LONG_QUERY.format(len(text), retrieval.MAX_QUERY_CHARS)
+                failed += 1
+            elif action == "search":
                 found = await self.find(text)
                 text = format_passages(found)
             elif action == "visit" and self.reader:
@@ -118,7 +121,8 @@ class SearchR1(Method):
                 "invalid_actions": sum(action == "invalid" for action, _ in actions),
                 "answered": float(end == "answered"),
                 "exact_match": exact,
-                **({f"{CALLS}visit": made["visit"], FAILED_CALLS: failed} if self.reader else {}),
+                FAILED_CALLS: failed,
+                **({f"{CALLS}visit": made["visit"]} if self.reader else {}),
             },
             log={"answer": answer, "end": end, "queries": [text for action, text in actions if action == "search"]}
             | ({"visits": [text for action, text in actions if action == "visit"]} if self.reader else {}),

@@ -35,6 +35,9 @@ from core.text.conversation import Markup, Renderer
 from core.text.tokenizer import Ids, Tokenizer, encode_text, load_tokenizer
 from core.types import POLICY, Sampling
 
+CHARS_OF_A_TOKEN = 16
+"""Bounds what is encoded of a page: most texts have 3 to 5 characters a token."""
+
 
 class PageReader:
     """Reads pages for the policy.
@@ -73,8 +76,9 @@ class PageReader:
             raise RolloutError("visit_failed", str(error)) from error
         if page is None or not page.strip():
             return (NO_PAGE if page is None else NOTHING).format(name), []
-        ids = await asyncio.to_thread(encode_text, self.tokenizer, page)  # it may be long
-        if len(ids) > self.config.page_tokens:
+        text = page[: CHARS_OF_A_TOKEN * self.config.page_tokens]  # of some titles the service has 10 MB
+        ids = await asyncio.to_thread(encode_text, self.tokenizer, text)  # it may be long
+        if len(ids) > self.config.page_tokens or text != page:
             ids = (*ids[: self.config.page_tokens], *self.goes_on)
             page = str(self.tokenizer.decode(ids))
         if self.config.role is None:

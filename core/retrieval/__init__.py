@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from core.options import open_later
 
 if TYPE_CHECKING:
-    from core.retrieval.client import Hit, RetrievalClient, RetrievalError
+    from core.retrieval.client import MAX_QUERY_CHARS, Hit, RetrievalClient, RetrievalError
 
-__all__ = ["Hit", "RetrievalClient", "RetrievalError", "corpus", "encoders", "index", "index_folder", "server"]
+__all__ = [
+    "MAX_QUERY_CHARS",
+    "Hit",
+    "RetrievalClient",
+    "RetrievalError",
+    "corpus",
+    "encoders",
+    "index",
+    "index_folder",
+    "server",
+]
 __getattr__ = open_later(__name__)

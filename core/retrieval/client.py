@@ -11,6 +11,9 @@ from pydantic import BaseModel, ValidationError
 from core.http_client import HTTPClient
 from core.types import ServiceError
 
+MAX_QUERY_CHARS = 16_384
+"""Bounds a query, and the name of a page: our service refuses longer ones."""
+
 
 class RetrievalError(RuntimeError):
     """Reports that no result could be had; the message names the service and the reason."""

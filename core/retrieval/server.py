@@ -18,6 +18,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from core.retrieval.batching import Batcher, OverloadError
+from core.retrieval.client import MAX_QUERY_CHARS
 from core.retrieval.index import Retriever, ScoredPassage
 from core.retrieval.pages import Pages
 from core.serving import Handler, describe_invalid, make_app
@@ -26,7 +27,6 @@ Wire = Literal["search-r1", "toolorchestra"]
 
 MAX_TOPK = 1000
 MAX_QUERIES = 1024
-MAX_QUERY_CHARS = 16_384
 MAX_HITS = 16_384
 """Bounds queries x topk of a request: a reply of that many passages has some 12 MB."""
 _MAX_BODY_BYTES = 4 * MAX_QUERIES * MAX_QUERY_CHARS

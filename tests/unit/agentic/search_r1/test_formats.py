@@ -60,7 +60,9 @@ async def play(service: str, *replies: str) -> tuple[Trajectory, list[str]]:
 async def test_a_search_is_a_call_and_its_passages_are_the_tools_message(service: str) -> None:
     done, shown = await play(service, f"I do not know. {call(query=THING)}", ANSWER)
     assert (done.reward, done.status, done.log["answer"], done.log["queries"]) == (1.0, "completed", OWNER, [THING])
-    assert done.metrics == {"turns": 2, "calls_search": 1, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0}
+    assert done.metrics == {
+        "turns": 2, "calls_search": 1, "failed_calls": 0, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0,
+    }  # fmt: skip
     assert shown[0].startswith(f"{HEAD}Doc 1(Title: {THING}) {THING}: ")
     assert shown[0].endswith(TAIL)
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID
+from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID, LONG_QUERY
 from agentic.search_r1.rollout import SPEC, SearchR1, format_passages
 from agentic.search_r1.world import find_facts, write_passage
 from core.config import RecipeError
 from core.data import read_tasks
 from core.policy.base import Roles
+from core.retrieval import MAX_QUERY_CHARS
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows, rows_from_groups
 from core.text.tokenizer import encode_text
@@ -47,7 +48,9 @@ def show(method: SearchR1, trajectory: Trajectory) -> str:
 async def test_the_policys_message_grows_by_what_its_search_found(method: SearchR1) -> None:
     done = await play(method, f"I must search. {SEARCH} and more", f"So: {RIGHT} is it.")
     assert (done.reward, done.status) == (1.0, "completed")
-    assert done.metrics == {"turns": 2, "calls_search": 1, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0}
+    assert done.metrics == {
+        "turns": 2, "calls_search": 1, "failed_calls": 0, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0,
+    }  # fmt: skip
     assert done.log == {"answer": OWNER, "end": "answered", "queries": [THING]}
     before, found, after = show(method, done).partition("\n\n<information>")
     passages, _, answer = after.partition("</information>\n\n")
@@ -153,6 +156,18 @@ async def test_a_failed_search_fails_the_rollout_by_name(tokenizer: Any, status:
         with pytest.raises(RolloutError, match=url) as failure:
             await play(method, SEARCH, RIGHT)
     assert failure.value.kind == "search_failed"
+
+
+async def test_a_query_that_is_longer_than_the_service_takes_is_told_and_fails_no_rollout(
+    service: str, tokenizer: Any
+) -> None:
+    """Else a policy could leave its group's baseline by it."""
+    method = SearchR1(load(service, "search_r1.max_tokens=90000", "model.max_model_len=null"), tokenizer)
+    for length, failed in ((MAX_QUERY_CHARS, 0), (MAX_QUERY_CHARS + 1, 1)):
+        done = await play(method, f"<search>{'x' * length}</search>", RIGHT)
+        assert (done.reward, done.metrics["calls_search"], done.metrics["failed_calls"]) == (1.0, 1, failed)
+        told = INFORMATION.format(LONG_QUERY.format(length, MAX_QUERY_CHARS))
+        assert (told in show(method, done)) == (failed == 1)
 
 
 async def test_the_released_prompt_asks_in_the_words_of_the_paper(service: str, tokenizer: Any) -> None:

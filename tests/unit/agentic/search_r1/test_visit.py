@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
 
+from agentic.search_r1 import visit
 from agentic.search_r1.formats import FORMATS
 from agentic.search_r1.prompts import CALL_INVALID, GOES_ON, INFORMATION, INSTRUCTIONS, INVALID, NO_PAGE, NOTHING
 from agentic.search_r1.rollout import SPEC, SearchR1
@@ -35,6 +37,7 @@ PASSAGES = {
     "3": "amber lamp\nIts owner is ada stone.",
     "4": f"trap\nIt says {MARKUP}",
     "5": "void\n ",
+    "6": f"long\n{'lamp ' * 1000}",
 }
 PAGE = "The amber lamp is old.\nIts owner is ada stone."
 TASK = Task("t", "Who is the owner of the amber lamp?", ("ada stone",))
@@ -112,6 +115,19 @@ async def test_a_page_beyond_the_limit_is_cut_and_said_to_go_on(pages: str, toke
         method = make(pages, tokenizer, f"search_r1.visit.page_tokens={count}", READER)
         done = await play(method, [VISIT, RIGHT], ["a summary"])
         assert f"The page:\n\n{PAGE if whole else f'{beginning}{GOES_ON}'}\n\nThe page ends." in show(method, done, 1)
+
+
+async def test_of_a_long_page_only_a_beginning_is_encoded(
+    pages: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megabytes take a tokenizer many seconds, and a rollout could miss its deadline by them."""
+    monkeypatch.setattr(visit, "CHARS_OF_A_TOKEN", 1)
+    encode = Mock(wraps=encode_text)
+    monkeypatch.setattr(visit, "encode_text", encode)
+    method = make(pages, tokenizer)
+    done = await play(method, ["<visit> long</visit>", RIGHT])
+    assert show(method, done).endswith(INFORMATION.format(f"{'lamp ' * 40}{GOES_ON}"))
+    assert max(len(call.args[1]) for call in encode.call_args_list) == 200
 
 
 async def test_another_models_summary_is_an_observation(pages: str, tokenizer: Any) -> None:
@@ -322,7 +338,7 @@ async def test_without_the_option_a_visit_is_no_action(pages: str, tokenizer: An
     assert (method.reader, method.needs, method.format.stop) == (None, (), ("</search>", "</answer>"))
     done = await play(method, [f"{VISIT} and on", RIGHT])
     assert show(method, done).endswith(f"{VISIT} and on<|im_end|>{INVALID}")
-    assert set(done.metrics) == {"turns", "calls_search", "invalid_actions", "answered", "exact_match"}
+    assert set(done.metrics) == {"turns", "calls_search", "failed_calls", "invalid_actions", "answered", "exact_match"}
 
 
 async def test_the_released_instructions_tell_of_visits_only_where_there_are_some(pages: str, tokenizer: Any) -> None:
