@@ -43,4 +43,4 @@ class Pages:
 
 
 def _read_title(text: str) -> str:
-    return text.partition("\n")[0].strip(' \t"')
+    return text.partition("\n")[0].strip().strip(' \t"')

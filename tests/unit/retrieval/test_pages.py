@@ -30,12 +30,14 @@ def test_a_page_is_named_by_its_title_or_by_the_id_of_any_of_its_passages(tmp_pa
         ("a3", "Oak\n"),
         ("Elm", "Ash\nA third."),
         (8, "Empty\n"),
+        (11, "Yew\u00a0\r\nA fourth."),
     )
     oak = "A tree.\nIts wood.\n"
     for name in ("Oak", '"Oak"', " Oak ", '"Oak"\nwhat follows is no part of a title', "a1", " a2\n", "a3"):
         assert pages.find(name) == oak
     assert pages.find("7") == pages.find("Elm") == "A tree, too.\nOf two lines.", "a title goes before an id"
     assert pages.find("Empty") == pages.find("8") == ""
+    assert pages.find("Yew") == "A fourth.", "a policy's words have no such space around them"
     for name in ("oak", "Oa", "9", "", '"', "\n", "A tree."):
         assert pages.find(name) is None
 
