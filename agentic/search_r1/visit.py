@@ -27,7 +27,7 @@ from agentic.search_r1.config import SearchR1Recipe, VisitSection
 from agentic.search_r1.prompts import GOES_ON, LOOKED_FOR, NO_PAGE, NOTHING, SUMMARIZE
 from core.config import RecipeError
 from core.policy.base import Policy, Roles
-from core.retrieval import RetrievalClient, RetrievalError
+from core.retrieval import MAX_QUERY_CHARS, RetrievalClient, RetrievalError
 from core.rewards.answers import strip_thoughts
 from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
@@ -71,7 +71,7 @@ class PageReader:
         """
         name, _, goal = wanted.partition("\n")
         try:
-            page = await self.client.read_page(name[:1000])  # no title is longer, and the service has a limit
+            page = await self.client.read_page(name[:MAX_QUERY_CHARS])  # the service refuses a longer one
         except RetrievalError as error:
             raise RolloutError("visit_failed", str(error)) from error
         if page is None or not page.strip():
