@@ -43,7 +43,7 @@ class PageReader:
     """Reads pages for the policy.
 
     Raises:
-        RecipeError: a reader that is trained has a tokenizer of its own, or a context that a page outgrows.
+        RecipeError: a page outgrows the context of who reads it, or a reader that is trained has its own tokenizer.
     """
 
     def __init__(self, recipe: SearchR1Recipe, config: VisitSection, tokenizer: Tokenizer, client: RetrievalClient):
@@ -57,7 +57,9 @@ class PageReader:
         self.goes_on = encode_text(self.tokenizer, GOES_ON)
         self.goal_tokens = recipe.search_r1.max_tokens
         longest = len(self.write_prompt(self.goes_on, ())) + config.page_tokens + self.goal_tokens + config.max_tokens
-        if self.trained and longest > (recipe.model.max_model_len or longest):
+        if config.role is None:  # the page stands between two turns of the policy
+            longest = len(self.goes_on) + config.page_tokens + 2 * recipe.search_r1.max_tokens
+        if (self.trained or config.role is None) and longest > (recipe.model.max_model_len or longest):
             raise RecipeError(f"search_r1.visit.page_tokens: takes {longest} tokens; lower it, or raise max_model_len")
 
     async def visit(self, wanted: str, roles: Roles, turns: Turns, sampling: Sampling) -> tuple[str, list[str]]:

@@ -288,7 +288,7 @@ async def test_a_summary_has_its_own_limit_and_does_not_stop_at_the_tags_of_acti
     [
         ([], "turn_limit", 4, 3),  # nobody would read what the last one shows
         (["search_r1.max_turns=1"], "turn_limit", 1, 0),
-        (["model.max_model_len=150"], "context_limit", 1, 1),
+        (["model.max_model_len=219", "search_r1.visit.page_tokens=4"], "context_limit", 3, 3),
     ],
 )
 async def test_a_limit_ends_a_rollout_that_visits(
@@ -357,6 +357,7 @@ def test_a_recipe_that_cannot_be_run_says_what_to_change(pages: str, tokenizer: 
         ([POLICY, "search_r1.visit.tokenizer=x"], "search_r1.visit.tokenizer: only a frozen role"),
         (["search_r1.visit.tokenizer=x"], "search_r1.visit.tokenizer: only a frozen role"),
         ([READER, "roles.reader=trained", "search_r1.visit.tokenizer=x"], "only a frozen role"),
+        (["model.max_model_len=400"], r"search_r1.visit.page_tokens: takes 4\d\d tokens; lower it"),
         ([POLICY, "model.max_model_len=850"], r"search_r1.visit.page_tokens: takes 9\d\d tokens; lower it"),
     ):
         with pytest.raises(RecipeError, match=says):
