@@ -252,7 +252,7 @@ class ScriptedSearch(CodeScout):
 def write_corpus() -> Iterator[str]:
     rng = Random(0)
     for number in range(120):
-        yield " " + " ".join((*TOPICS, *VERBS))
+        yield "\n".join((" " + " ".join((*TOPICS, *VERBS)), *(f"{noun}.py" for noun in NOUNS)))
         task = draw_made_up(rng)
         files = read_task(task).files
         yield f"{BASH.name}(command){FINISH.name}(locations)\nuser\nassistant\nsystem\ntool\n{task.question}"
@@ -264,9 +264,8 @@ def write_corpus() -> Iterator[str]:
 
 WORLD = World(
     words=(*TOPICS, *VERBS),
-    plain_tokens=tuple(f"{noun}.py" for noun in NOUNS),
     corpus=write_corpus,
-    vocab_size=960,
+    vocab_size=1040,
     chat_template=TOOL_TEMPLATE,
     domains={"usual": draw_task, "larger": partial(draw_task, topics=4, files=8, idle=IDLE)},
     demonstrate=demonstrate,
