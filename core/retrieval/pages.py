@@ -16,7 +16,7 @@ MAX_PASSAGES = 16_384
 class Pages:
     """Gives the text of pages, to one thread.
 
-    The first call reads the whole corpus, 7 to 12 s a million passages on a busy core; 16 bytes of each stay in memory.
+    The first call reads the whole corpus; 16 bytes of each passage stay in memory.
     """
 
     def __init__(self, corpus: Corpus):

@@ -112,9 +112,9 @@ def main(arguments: list[str] | None = None) -> int:
 def describe_hours(recipe: Recipe) -> list[str]:
     """Return the line that tells how long the experiment takes on this CPU, where the preset was measured."""
     known = recipe.experiment.hours_at_100_gflops if recipe.experiment else None
-    if known is None or recipe.model.device.startswith("cuda"):  # a card that may not be here
-        return []
-    if (device := weights.find_device(recipe.model.device)).type != "cpu":
+    asked = recipe.model.device
+    # A card that the recipe names need not be in this machine.
+    if known is None or asked.startswith("cuda") or (device := weights.find_device(asked)).type != "cpu":
         return []
     try:
         speeds = measure_speeds(weights.load_config(resolve(recipe.model.path, weights=False)), device)
