@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
+from core.policy.base import PolicyError
 from core.rollout.method import MethodSpec
 from core.types import Task
 from tests.contract.backends.serving import Reply
+
+REFUSED = "forbidden"
+"""`refuse_some` refuses prompts with this word."""
+
+
+def refuse_some(prompt: str, chance: Random, share: float = 0.2) -> None:
+    if REFUSED in prompt and chance.random() < share:
+        raise PolicyError("bad_request", "refused")
+
+
+def load_tiny(
+    spec: MethodSpec[Any], rollout: Mapping[str, Any], section: Mapping[str, Any], *overrides: str
+) -> dict[str, Any]:
+    """The preset tiny with these keys of `rollout` and of the method's section, and four rollouts of four tasks."""
+    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
+    keys = {f"rollout.{name}": value for name, value in sizes.items()}
+    keys |= {f"{spec.name}.{name}": value for name, value in section.items()}
+    return spec.load("tiny", [*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *overrides]).dump()
 
 
 @dataclass(frozen=True)

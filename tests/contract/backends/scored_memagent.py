@@ -13,7 +13,7 @@ from agentic.memagent.rollout import MemAgent
 from core.rollout.method import MethodSpec, RolloutError
 from core.seeds import derive_seed
 from core.types import Task, Trajectory, Turn
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import Case, load_tiny
 
 SENTENCE = " The grass is green."
 
@@ -39,15 +39,8 @@ SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build)
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
     """The tiny preset with short turns and uneven documents."""
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += [
-        "rollout.temperature=1.5",
-        "memagent.chunk_tokens=7",
-        "memagent.max_memory_tokens=8",
-        "memagent.max_final_tokens=8",
-    ]
-    return SPEC.load("tiny", overrides).dump()
+    section = {"chunk_tokens": 7, "max_memory_tokens": 8, "max_final_tokens": 8}
+    return load_tiny(SPEC, {"temperature": 1.5} | rollout, section)
 
 
 def make_tasks(count: int, *words: str) -> list[Task]:

@@ -15,7 +15,7 @@ from agentic.agentflow.world import ANSWER, CODER, ToyQuestion, is_result, look_
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import Case, load_tiny
 from tests.contract.backends.serving import SLOW
 
 DEAD = "price of boat"
@@ -32,9 +32,7 @@ SEED = (
 
 
 def make_recipe(style: Sequence[str], **rollout: Any) -> dict[str, Any]:
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
     overrides = [
-        *(f"rollout.{name}={value}" for name, value in sizes.items()),
         *style,
         # A busy machine must not make a tool time out in one of two plays of the same rollout.
         "agentflow.tools.python_coder.options.sandbox.timeout_s=120",
@@ -43,7 +41,7 @@ def make_recipe(style: Sequence[str], **rollout: Any) -> dict[str, Any]:
         *(f"agentflow.planner.{name}.max_tokens=64" for name in ("next_step", "final")),
         *(f"agentflow.roles.{name}.max_tokens=64" for name in ("executor", "verifier", "base_generator")),
     ]
-    return SPEC.load("tiny", overrides).dump()
+    return load_tiny(SPEC, rollout, {}, *overrides)
 
 
 def generator(recipe: Recipe, tokenizer: Any) -> ScriptedRole:

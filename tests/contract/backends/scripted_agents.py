@@ -5,7 +5,6 @@ The second one's rollouts become two rows each.
 
 from __future__ import annotations
 
-import json
 from random import Random
 from typing import Any
 
@@ -13,12 +12,9 @@ import aiohttp
 
 from agentic.agent.rollout import SPEC
 from core.gateway import Endpoint
-from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
-
-REFUSED = "forbidden"
 
 
 async def say(http: aiohttp.ClientSession, endpoint: Endpoint, messages: list[dict[str, str]], text: str) -> str:
@@ -62,16 +58,13 @@ def reward(task: Task, answer: str) -> float:
 
 def policy(prompt: str, chance: Random) -> str:
     """Is done in half of its answers, and right in half of these; now and then a prompt is refused."""
-    if REFUSED in prompt and chance.random() < 0.2:
-        raise PolicyError("bad_request", "refused")
+    refuse_some(prompt, chance)
     return chance.choice(("I think.", "So be it", "done 41", "done 42"))
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
     agents = {name: {"run": f"{__name__}.{name}", "reward": f"{__name__}.reward"} for name in ("talk", "delegate")}
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    return SPEC.load("tiny", [*overrides, f"agent.agents={json.dumps(agents)}", "model.max_model_len=4096"]).dump()
+    return load_tiny(SPEC, rollout, {"agents": agents}, "model.max_model_len=4096")
 
 
 def make_task(name: str, question: str, agent: str) -> Task:

@@ -12,29 +12,23 @@ from typing import Any
 from agentic.codescout.prompts import FINISH
 from agentic.codescout.rollout import SPEC
 from agentic.codescout.world import WORLD, write_answer, write_call, write_search
-from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
 
-REFUSED = "forbidden"
 DRAWN = WORLD.draw_tasks("train", 8)
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
-    # A busy machine must not make a rollout fail in one of two plays of the same one.
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 280.0} | rollout
     # Words have more tokens here than in the preset's own vocabulary.
     section = {"max_turns": 4, "max_tokens": 400, "context_tokens": 4000, "command_timeout_s": 200}
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += [f"codescout.{name}={value}" for name, value in section.items()]
-    return SPEC.load("tiny", [*overrides, "model.max_model_len=null"]).dump()
+    # A busy machine must not make a rollout fail in one of two plays of the same one.
+    return load_tiny(SPEC, {"deadline_s": 280.0} | rollout, section, "model.max_model_len=null")
 
 
 def scout(prompt: str, chance: Random) -> str:
     """Searches in half of its turns, and answers right in a quarter; now and then a prompt is refused."""
-    if REFUSED in prompt and chance.random() < 0.2:
-        raise PolicyError("bad_request", "refused")
+    refuse_some(prompt, chance)
     task = next(task for task in DRAWN if task.question in prompt)
     path, _, function = task.answers[0].partition(":")
     other = chance.choice(sorted(task.metadata["repository"]))

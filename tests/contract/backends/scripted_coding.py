@@ -16,18 +16,14 @@ from agentic.coding.repairs.mutations import list_mutations
 from agentic.coding.rollout import SPEC
 from agentic.coding.tools import number_lines
 from agentic.coding.world import DONE, write_edit
-from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
 
-REFUSED = "forbidden"
 RECORDS = [draw_record("train", number, "function") for number in range(8)]
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
-    # A busy machine must not make a rollout fail in one of two plays of the same one.
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 280.0} | rollout
     section = {
         "tools": ["bash", "edit", "delegate"],
         "max_turns": 6,
@@ -36,17 +32,15 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "max_summary_tokens": 100,
         "context_tokens": 1700,
         "test_timeout_s": 200,
+        "remember": 0,  # which of two equal diffs is graded first depends on the time
     }
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += ["coding.remember=0"]  # which of two equal diffs is graded first depends on the time
-    overrides += [f"coding.{name}={json.dumps(value)}" for name, value in section.items()]
-    return SPEC.load("tiny", [*overrides, "model.max_model_len=null"]).dump()
+    # A busy machine must not make a rollout fail in one of two plays of the same one.
+    return load_tiny(SPEC, {"deadline_s": 280.0} | rollout, section, "model.max_model_len=null")
 
 
 def coder(prompt: str, chance: Random) -> str:
     """Ends in a third of its answers, and repairs in another; now and then a prompt is refused."""
-    if REFUSED in prompt and chance.random() < 0.2:
-        raise PolicyError("bad_request", "refused")
+    refuse_some(prompt, chance)
     if SUMMARY_REQUEST in prompt.rpartition("user\n")[2]:
         return chance.choice(("I have looked at it.", "It is a comparison."))
     if SUBAGENT in prompt:

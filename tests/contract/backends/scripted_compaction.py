@@ -7,27 +7,21 @@ from typing import Any
 
 from agentic.compaction.prompts import NEXT, REQUEST
 from agentic.compaction.rollout import SPEC
-from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
 
-REFUSED = "forbidden"
 PAGE = "The grass is green. " * 12
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
     section = {"context_tokens": 400, "max_action_tokens": 40, "max_summary_tokens": 40}
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += [f"compaction.{name}={value}" for name, value in section.items()]
-    return SPEC.load("tiny", [*overrides, "model.max_model_len=null"]).dump()
+    return load_tiny(SPEC, rollout, section, "model.max_model_len=null")
 
 
 def reader(prompt: str, chance: Random) -> str:
     """Reads on in most of its turns, and is right in half of its answers; now and then a prompt is refused."""
-    if REFUSED in prompt and chance.random() < 0.1:
-        raise PolicyError("bad_request", "refused")
+    refuse_some(prompt, chance, 0.1)
     if REQUEST in prompt.rpartition("user\n")[2]:
         return chance.choice(("It was green.", "The price is 42."))
     return chance.choice((*[NEXT] * 6, "\\boxed{42}", "I do not know."))

@@ -9,21 +9,15 @@ from random import Random
 from typing import Any
 
 from agentic.retool.rollout import SPEC
-from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
-
-REFUSED = "forbidden"
 
 
 def make_recipe(form: str = "tags", **rollout: Any) -> dict[str, Any]:
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
     # A busy machine must not make a program time out in one of two plays of the same rollout.
     section = {"context_tokens": 2000, "max_tokens": 400, "max_turns": 5, "sandbox.timeout_s": 120, "format": form}
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += [f"retool.{name}={value}" for name, value in section.items()]
-    return SPEC.load("tiny", [*overrides, "model.max_model_len=null"]).dump()
+    return load_tiny(SPEC, rollout, section, "model.max_model_len=null")
 
 
 def call(**arguments: str) -> str:
@@ -39,8 +33,7 @@ PROGRAMS = {
 
 def programmer(prompt: str, chance: Random, form: str = "tags") -> str:
     """Writes programs or answers, right in half of its answers; now and then a prompt is refused."""
-    if REFUSED in prompt and chance.random() < 0.2:
-        raise PolicyError("bad_request", "refused")
+    refuse_some(prompt, chance)
     return chance.choice((*PROGRAMS[form], "\\boxed{42}", "It is \\boxed{ 42}.", "\\boxed{41}", "I do not know."))
 
 

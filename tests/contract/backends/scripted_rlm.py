@@ -6,12 +6,10 @@ from random import Random
 from typing import Any
 
 from agentic.rlm.rollout import SPEC
-from core.policy.base import PolicyError
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
 
-REFUSED = "forbidden"
 PROGRAMS = (
     "print(llm_query(question + context[:40]))",
     "print(*llm_query_batched([question + part for part in context.split('.')]))",
@@ -21,18 +19,14 @@ PROGRAMS = (
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
     # A busy machine must not make a program time out in one of two plays of the same rollout.
     section = {"context_tokens": 2000, "max_tokens": 400, "subcall_context_tokens": 1000, "max_subcall_tokens": 100}
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += [f"rlm.{name}={value}" for name, value in section.items()]
-    return SPEC.load("tiny", [*overrides, "rlm.sandbox.timeout_s=120", "model.max_model_len=null"]).dump()
+    return load_tiny(SPEC, rollout, section, "rlm.sandbox.timeout_s=120", "model.max_model_len=null")
 
 
 def programmer(prompt: str, chance: Random) -> str:
     """Writes programs or answers, right in a third of its answers; now and then a prompt is refused."""
-    if REFUSED in prompt and chance.random() < 0.2:
-        raise PolicyError("bad_request", "refused")
+    refuse_some(prompt, chance)
     if chance.random() < 0.5:
         return f"I look.\n```repl\n{chance.choice(PROGRAMS)}\n```"
     return chance.choice(("\\boxed{42}", "It is \\boxed{41}.", "I do not know."))

@@ -21,7 +21,7 @@ from agentic.search_r1.world import ANSWER, SEARCH, WORLD, write_passages, write
 from core.data.files import write_records
 from core.retrieval.server import RetrievalServer
 from core.types import Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import Case, load_tiny
 from tests.contract.backends.serving import SLOW
 from tests.kit import serve_corpus
 
@@ -45,17 +45,14 @@ def start_service() -> str:
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
-    overrides = [
-        *(f"rollout.{name}={value}" for name, value in sizes.items()),
-        f"search_r1.url={start_service()}/retrieve",
-        "search_r1.addresses=null",
-        "search_r1.max_retries=0",
-        "search_r1.max_tokens=256",  # words have more tokens here than in the preset's own vocabulary
-        "search_r1.visit={role: policy}",
-        "model.max_model_len=null",
-    ]
-    return SPEC.load("tiny", overrides).dump()
+    section = {
+        "url": f"{start_service()}/retrieve",
+        "addresses": None,
+        "max_retries": 0,
+        "max_tokens": 256,  # words have more tokens here than in the preset's own vocabulary
+        "visit": {"role": "policy"},
+    }
+    return load_tiny(SPEC, rollout, section, "model.max_model_len=null")
 
 
 def policy(prompt: str, chance: Random) -> str:

@@ -18,11 +18,10 @@ from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text
 from core.text.tool_calls import ToolCall
 from core.types import Sampling, Task
-from tests.contract.backends.case import Case
+from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
 from tests.small_env import KINDS, make_task, solution
 
-REFUSED = "forbidden"
 DEAD_END = "last price"
 """Is a word of questions after whose first expert the orchestrator answers, also if that one was dead."""
 EXPERTS = {"expert-1": "strong", "expert-2": "weak", "expert-3": "dead"}
@@ -31,7 +30,6 @@ PHONES = [make_task(f"phone-{i}", KINDS[i % 3], i) for i in range(6)]
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
     """The tiny preset's reward; the conversation as it was said, in the format of large models."""
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
     models = {
         name: {"role": name, "latency_s": 1, "price": {"input": 10 - i, "output": 30 - i}}
         for i, name in enumerate(EXPERTS.values())
@@ -51,10 +49,8 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "model_mapping": EXPERTS,
         "latency": "declared",
     }
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += [f"toolorchestra.{name}={json.dumps(value)}" for name, value in section.items()]
-    overrides += [f"roles.{name}=python:{__name__}.{name}" for name in EXPERTS.values()]
-    return SPEC.load("tiny", [*overrides, "algorithm.rows=segment"]).dump()
+    roles = [f"roles.{name}=python:{__name__}.{name}" for name in EXPERTS.values()]
+    return load_tiny(SPEC, rollout, section, *roles, "algorithm.rows=segment")
 
 
 def strong(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:
@@ -77,8 +73,7 @@ def dead(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:
 
 def orchestrator(prompt: str, chance: Random) -> str:
     """Mostly asks an expert, then mostly answers; now and then a turn is malformed, or a prompt refused."""
-    if REFUSED in prompt and chance.random() < 0.2:
-        raise PolicyError("bad_request", "refused")
+    refuse_some(prompt, chance)
     experts = [call("call_expert", expert=name) for name in ("expert-1", "expert-1", *EXPERTS)]
     if DEAD_END in prompt:
         asked_one = prompt.count("<|im_start|>assistant") > 1

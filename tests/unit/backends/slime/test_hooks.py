@@ -129,13 +129,6 @@ def sample(label: str = "1", **fields: Any) -> Sample:
             use(kl_coef=0.1, std_normalization=False),
             "algorithm.kl_coef is for the embedded backend alone; on slime set algorithm.kl_coef=0.0",
         ),
-        (use(adv_estimator="gae", vf_coef=1.0, rows="turn"), "algorithm.vf_coef is for the embedded backend alone"),
-        (use(loss_mode="dppo_tv"), "loss_mode=dppo_tv is no loss of slime"),
-        (
-            use(adv_estimator="gigpo", rows="segment"),
-            "adv_estimator=gigpo gives the turns of a row different advantages",
-        ),
-        (FAN | use(adv_estimator="turn_grpo"), "adv_estimator=turn_grpo needs the whole batch or its turns"),
     ],
 )
 def test_settings_that_contradict_each_other_are_named(hooks: SlimeBridge, change: dict[str, Any], says: str) -> None:
