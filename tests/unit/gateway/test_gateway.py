@@ -9,7 +9,7 @@ import random
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,11 @@ class Client:
 
     def __init__(self, http: aiohttp.ClientSession, url: str, session: str):
         self.http = http
+        self.url = url
         self.base = f"{url}/s/{session}"
+
+    def of(self, session: str) -> Client:
+        return Client(self.http, self.url, session)
 
     async def post(self, path: str, body: Any, status: int = 200, **options: Any) -> Any:
         async with self.http.post(self.base + path, json=body, **options) as response:
@@ -51,11 +55,15 @@ class Client:
 
 
 @asynccontextmanager
-async def serve(model: RandomModel, **settings: Any) -> AsyncIterator[tuple[Gateway, Client]]:
+async def serve(
+    model: RandomModel, options: Mapping[str, Any] | None = None, listener: Any = None, **settings: Any
+) -> AsyncIterator[tuple[Gateway, Client]]:
+    """Serve a session that is open already, unless `options` of the gateway open it on request."""
     wanted = SessionSettings(**{"max_context": 100_000, **settings})
-    gateway = Gateway({"policy": model.policy}, model.tokenizer, wanted)
-    gateway.open_session("one", Sampling(max_new_tokens=4096))
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+    gateway = Gateway({"policy": model.policy}, model.tokenizer, wanted, **(options or {}))
+    if not gateway._open_on_request:
+        gateway.open_session("one", Sampling(max_new_tokens=4096))
+    async with serve_gateway(gateway, listener) as url, aiohttp.ClientSession() as http:
         yield gateway, Client(http, url, "one")
 
 
@@ -477,7 +485,7 @@ async def test_broken_requests_get_an_answer_or_an_error_that_is_counted(fuzz_ca
 async def test_sessions_are_named_by_path_key_or_header():
     model = make_model(calling=0)
     async with serve(model) as (gateway, client):
-        url = client.base.removesuffix("/s/one")
+        url = client.url
         body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50}
         ways = [{"Authorization": "Bearer one"}, {"X-Session-Id": "one"}, {"X-Api-Key": "one"}]
         for headers in ways:
@@ -510,20 +518,19 @@ async def test_a_session_that_ends_cancels_what_still_runs():
 
 async def test_odd_names_and_ids_are_answered():
     model = make_model(calling=0, thinking=0, seed=5)
-    gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(100_000), open_on_request=True)
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
-        client = Client(http, url, "one")
+    async with serve(model, {"open_on_request": True}) as (_, client):
         user = {"role": "user", "content": "hello"}
         reply = await client.post("/v1/chat/completions", {"model": "\ud800", "messages": [user]})
         assert reply["model"] == "\ud800"
-        async with http.post(f"{url}/v1/messages", json=BODIES["/v1/messages"], headers={"X-Api-Key": "a/b"}) as bad:
+        named = {"json": BODIES["/v1/messages"], "headers": {"X-Api-Key": "a/b"}}
+        async with client.http.post(f"{client.url}/v1/messages", **named) as bad:
             assert bad.status == 400
         salt = reply["id"].removeprefix("chatcmpl_").rpartition("n")[0]
         call = {"id": f"call_{salt}n{'1' * 5000}", "type": "function", "function": {"name": "a", "arguments": "{}"}}
         messages = [user, {"role": "assistant", "tool_calls": [call]}, user]
         await client.post("/v1/chat/completions", {"model": "policy", "messages": messages})
         assert len((await client.post("/finish", {}))["turns"]) == 2
-        await Client(http, url, "typo").post("/finish", {}, status=404)
+        await client.of("typo").post("/finish", {}, status=404)
 
 
 async def test_a_chain_of_responses_may_be_longer_than_pythons_stack():
@@ -553,13 +560,11 @@ async def test_instructions_of_a_response_that_is_continued_are_replaced():
 
 
 async def test_a_stop_text_ends_the_answer_and_stays_in_its_tokens():
-    tokenizer = make_tokenizer("qwen3")
+    model = make_model()
+    tokenizer = model.tokenizer
     ids = tokenizer.encode("the answer STOP more", add_special_tokens=False)
-    policy = ScriptedPolicy(lambda prompt, sampling: ids, decode=tokenizer.decode)
-    gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=1000))
-    gateway.open_session("one")
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
-        client = Client(http, url, "one")
+    policy = model.policy = ScriptedPolicy(lambda prompt, sampling: ids, decode=tokenizer.decode)
+    async with serve(model, max_context=1000) as (_, client):
         body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 90}
         reply = await client.post("/v1/messages", {**body, "stop_sequences": ["OP", "never"]})
         assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "OP")
@@ -605,11 +610,9 @@ async def test_a_retry_replaces_the_answer_that_was_thrown_away():
 async def test_failures_of_the_policy_have_a_status():
     kinds = ("bad_request", "unavailable", "timeout", "engine")
     errors = iter([*(PolicyError(kind, "the reason") for kind in kinds), RolloutError("aborted", "the reason")])
-    policy = ScriptedPolicy(lambda prompt, sampling: next(errors))
-    gateway = Gateway({"policy": policy}, make_tokenizer("qwen3"), SessionSettings(max_context=1000))
-    gateway.open_session("one")
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
-        client = Client(http, url, "one")
+    model = make_model()
+    model.policy = ScriptedPolicy(lambda prompt, sampling: next(errors))
+    async with serve(model) as (_, client):
         for status in (400, 503, 504, 500, 410):
             body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
             error = (await client.post("/v1/chat/completions", body, status=status))["error"]
@@ -623,15 +626,13 @@ async def test_failures_of_the_policy_have_a_status():
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn(stream):
     """It reads a little and resets its connection, while most of the answer still waits to be sent."""
-    tokenizer = make_tokenizer("qwen3")
-    ids = tokenizer.encode(" answer", add_special_tokens=False) * 40_000
-    policy = ScriptedPolicy(lambda prompt, sampling: ids)
-    gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=1_000_000))
-    session = gateway.open_session("one")
+    model = make_model()
+    ids = model.tokenizer.encode(" answer", add_special_tokens=False) * 40_000
+    model.policy = ScriptedPolicy(lambda prompt, sampling: ids)
     body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # the kernel takes little of the answer
-    async with serve_gateway(gateway, listener) as url, aiohttp.ClientSession() as http:
+    async with serve(model, {"open_on_request": True}, listener, max_context=1_000_000) as (gateway, client):
         loop, data = asyncio.get_running_loop(), json.dumps(body).encode()
         head = "POST /s/one/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(data)}\r\n\r\n"
@@ -643,9 +644,8 @@ async def test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn(stream)
             assert (await loop.sock_recv(killed, 1000)).startswith(b"HTTP/1.1 200 OK")
             killed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         async with asyncio.timeout(10):
-            while not session.counters:
+            while not gateway._sessions["one"].counters:
                 await asyncio.sleep(0.01)
-        client = Client(http, url, "one")
         await client.post("/v1/chat/completions", body, headers={"X-Stainless-Retry-Count": "1"})
         finished = await client.post("/finish", {})
     assert finished["counters"] == {"unanswered": 1}
@@ -656,17 +656,14 @@ async def test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn(stream)
 async def test_finished_sessions_are_recorded_token_for_token(tmp_path):
     model = make_model(calling=0)
     for name in ("one", "two"):  # two processes, one after the other, and one record
-        gateway = Gateway(
-            {"policy": model.policy}, model.tokenizer, SessionSettings(max_context=1000), open_on_request=True,
-            on_finish=open_record(tmp_path, model.tokenizer)[0],
-        )  # fmt: skip
-        async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
-            client = Client(http, url, name)
+        options = {"open_on_request": True, "on_finish": open_record(tmp_path, model.tokenizer)[0]}
+        async with serve(model, options) as (_, one):
+            client = one.of(name)
             messages = [{"role": "user", "content": "hello"}]
             for _ in range(2):
                 reply = await client.post("/v1/chat/completions", {"model": "policy", "messages": messages})
                 messages += [reply["choices"][0]["message"], {"role": "user", "content": "go on"}]
-            async with http.post(f"{url}/s/{name}/finish") as response:
+            async with client.http.post(f"{client.base}/finish") as response:
                 finished = await response.json()
         *_, rollout = read_rollouts(tmp_path / "rollouts.jsonl.gz")
         assert (rollout.task_id, rollout.reward, rollout.advantage) == (name, None, None)
@@ -681,15 +678,8 @@ async def test_an_idle_session_is_finished_and_told():
     model = make_model(calling=0)
     model.policy._latency = 0.4  # a request that runs for longer than the limit is not idle
     told: list[tuple[str, Any]] = []
-    gateway = Gateway(
-        {"policy": model.policy},
-        model.tokenizer,
-        SessionSettings(max_context=1000, max_idle_s=0.2),
-        open_on_request=True,
-        on_finish=lambda finished, written: told.append((finished.session_id, written)),
-    )
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
-        client = Client(http, url, "one")
+    tell = lambda finished, written: told.append((finished.session_id, written))  # noqa: E731
+    async with serve(model, {"open_on_request": True, "on_finish": tell}, max_idle_s=0.2) as (gateway, client):
         body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
         await client.post("/v1/chat/completions", body)
         async with asyncio.timeout(10):  # a busy machine may have told it before the reply was read
@@ -706,28 +696,18 @@ async def test_a_session_that_could_not_be_recorded_does_not_count_as_recorded()
         raise OSError("no space left")
 
     model = make_model(seed=1)
-    gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(max_context=1000), on_finish=fail)
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
-        gateway.open_session("one")
-        client = Client(http, url, "one")
+    async with serve(model, {"on_finish": fail}) as (_, client):
         await client.post("/finish", {}, status=500)
         await client.post("/finish", {}, status=404)
 
 
 async def test_a_gateway_is_full_at_its_tokens_and_knows_what_was_finished_before():
     model = make_model(seed=1)
-    gateway = Gateway(
-        {"policy": model.policy},
-        model.tokenizer,
-        SessionSettings(max_context=1000),
-        open_on_request=True,
-        closed=["done"],
-        max_kept_tokens=60,
-    )
+    options = {"open_on_request": True, "closed": ["done"], "max_kept_tokens": 60}
     body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
-        await Client(http, url, "done").post("/v1/chat/completions", body, status=410)
-        one, two = Client(http, url, "one"), Client(http, url, "two")
+    async with serve(model, options) as (gateway, one):
+        await one.of("done").post("/v1/chat/completions", body, status=410)
+        two = one.of("two")
         while gateway._sessions.get("one") is None or gateway._sessions["one"].kept_tokens <= 60:
             await one.post("/v1/chat/completions", body)
         refused = await two.post("/v1/chat/completions", body, status=503)
