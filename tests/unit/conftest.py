@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,26 @@ def reference() -> Reference:
     return logprobs
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def watch_gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Return a mapping that gets the gradients of what is trained, by name, at each step of the optimizer."""
+    found: dict[str, torch.Tensor] = {}
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: found.update({name: p.grad.clone() for name, p in trainer._by_name.items()})
+    )
+    return found
+
+
 def drain(engine: Engine) -> None:
     while engine.has_work():
         engine.step()
@@ -145,9 +166,6 @@ def gradients(
         gradient_checkpointing=checkpointing,
     )
     trainer = Trainer(model, section, **options)
-    found: dict[str, torch.Tensor] = {}
-    trainer.optimizer.register_step_pre_hook(
-        lambda *_: found.update({name: p.grad.clone() for name, p in model.named_parameters()})
-    )
+    found = watch_gradients(trainer)
     trainer.grpo_step(rows)
     return found

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from core.engine import attention, kernel
 from core.engine.attention import Span, prepare_decode, prepare_step
 from core.engine.cache import PagedCache
-from tests.unit.conftest import MODEL_CONFIG
+from tests.unit.conftest import MODEL_CONFIG, threads
 
 PAGE = 16
 
@@ -131,14 +131,10 @@ def test_bfloat16_is_rounded_alike_by_every_thread(decoder):
         cache.kv[0, 0, places] = torch.randn(longest // 2, kv_heads, head_dim).bfloat16().repeat(2, 1, 1)
         cache.kv[1, 0, places] = torch.cat([large, -large]).bfloat16()
     small = [torch.randn(1, heads, head_dim).bfloat16() for heads in (kv_heads * group, kv_heads, kv_heads)]
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)  # four sequences: each thread takes whole ones
-    try:
+    with threads(2):  # four sequences: each thread takes whole ones
         table_NP = attention.make_table(cache, pages, longest)
         attend = prepare_decode(cache, table_NP, torch.full((count,), longest - 1))
         out = attend(0, *(tensor.expand(count, -1, -1) for tensor in small))
-    finally:
-        torch.set_num_threads(before)
     assert torch.equal(out, out[:1].expand_as(out))
 
 
@@ -160,14 +156,10 @@ def test_a_kernel_that_was_built_gives_the_bits_of_one_sequence_beside_any_other
     qkv = [torch.randn(len(lengths), heads, 64, dtype=dtype) for heads in (6, 2, 2)]
     spans = [Span(mine, length - 1, 1) for mine, length in zip(pages, lengths, strict=True)]
     together = prepare_step(cache, spans, [])[1](0, *qkv)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)  # one sequence: each thread takes some of its heads
-    try:
+    with threads(2):  # one sequence: each thread takes some of its heads
         for i, span in enumerate(spans):
             alone = prepare_step(cache, [span], [])[1](0, *(x[i : i + 1] for x in qkv))
             assert torch.equal(alone[0], together[i])
-    finally:
-        torch.set_num_threads(before)
 
 
 def prefill(starts: Sequence[int], lengths: Sequence[int]) -> None:

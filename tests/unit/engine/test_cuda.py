@@ -17,7 +17,7 @@ from core.train import checkpoint, packing
 from core.train.trainer import Trainer
 from core.types import Row, Sampling
 from tests import kit
-from tests.unit.conftest import drain
+from tests.unit.conftest import drain, watch_gradients
 from tests.unit.engine import test_any_decoder as other_families
 from tests.unit.train import test_optimizer
 from tests.unit.train.test_optimizer import needs_torchao
@@ -184,10 +184,7 @@ def test_trees_have_the_gradients_of_padded_buckets(qwen2, monkeypatch, dtype, c
         model = weights.load(qwen2, dtype, "cuda")
         section = OptimizerSection(lr=0.0, clip_grad=1e9, gradient_checkpointing=checkpointing)
         trainer = Trainer(model, section)
-        found: dict[str, torch.Tensor] = {}
-        trainer.optimizer.register_step_pre_hook(
-            lambda *_: found.update({str(i): p.grad.clone() for i, p in enumerate(trainer._optimized)})
-        )
+        found = watch_gradients(trainer)
         trainer.grpo_step(make_rows(0))
         return found
 

@@ -23,7 +23,7 @@ from core.train.trainer import Trainer
 from core.train.warm_start import run_warm_start
 from core.types import Row, Sampling
 from tests import kit
-from tests.unit.conftest import DELTA_NET, gradients
+from tests.unit.conftest import DELTA_NET, gradients, watch_gradients
 
 SECTION = LoRASection(rank=4, alpha=8, load_in_4bit=True)
 SIZES = {"hidden_size": 64, "intermediate_size": 192, "head_dim": 16}
@@ -101,10 +101,8 @@ def test_what_is_saved_is_the_model_that_sampled_and_its_gradients_are_the_adapt
         torch.testing.assert_close(torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), atol=1e-5, rtol=0)
 
     whole = gradients(path, rows, max_tokens=1024)
-    probe, found = Trainer(model, trainer.config.model_copy(update={"lr": 0.0})), {}
-    probe.optimizer.register_step_pre_hook(
-        lambda *_: found.update({n: p.grad.clone() for n, p in lora.find_trained_parameters(model).items()})
-    )
+    probe = Trainer(model, trainer.config.model_copy(update={"lr": 0.0}))
+    found = watch_gradients(probe)
     probe.grpo_step(rows)
     for name, adapter in lora.find_adapters(model).items():
         expected = adapter.scale * whole[f"{name}.weight"] @ adapter.lora_A.detach().T

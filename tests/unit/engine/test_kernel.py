@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +9,7 @@ from torch import Tensor, nn
 from core.config import LoRASection
 from core.engine import kernel, lora
 from core.engine.model import Linear
+from tests.unit.conftest import threads
 
 ROWS = [1, 15, 16, 17, 31, 32, 33, 48, 70, 300]
 SHAPES = [(32, 32), (96, 64), (64, 576), (576, 4096)]  # N, K
@@ -24,16 +22,6 @@ def tiles():
     if kernel.find_kernel() is None:
         pytest.skip("no C++ compiler here")
     assert kernel.has_tiles()
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def draw(rows: int, values: int, seed: int) -> Tensor:

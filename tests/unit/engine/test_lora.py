@@ -17,7 +17,7 @@ from core.hub import CheckpointError
 from core.train import checkpoint
 from core.train.trainer import Trainer
 from core.types import Row, Sampling
-from tests.unit.conftest import drain, gradients
+from tests.unit.conftest import drain, gradients, watch_gradients
 
 SECTION = LoRASection(rank=4, alpha=8)
 ROWS = [Row((1, 2, 3, 4, 9), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
@@ -69,10 +69,8 @@ def test_gradients_are_those_of_the_whole_weights_by_the_chain_rule(any_model):
     weights.save(model, folder, like=any_model, tensors=tensors)
     whole = gradients(folder, ROWS, max_tokens=1024)
     section = OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, bf16_autocast=False)
-    trainer, found = Trainer(model, section), {}
-    trainer.optimizer.register_step_pre_hook(
-        lambda *_: found.update({n: p.grad.clone() for n, p in lora.find_trained_parameters(model).items()})
-    )
+    trainer = Trainer(model, section)
+    found = watch_gradients(trainer)
     trainer.grpo_step(ROWS)
     for name, adapter in lora.find_adapters(model).items():
         whole_grad = adapter.scale * whole[f"{name}.weight"]

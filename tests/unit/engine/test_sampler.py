@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from core.engine import sampler
 from core.engine.sampler import SamplingBatch, hash_positions, uniforms
 from core.types import Sampling
+from tests.unit.conftest import threads
 
 
 def sample(
@@ -138,17 +139,13 @@ def test_a_filter_takes_no_token_that_is_impossible():
     assert set(draw(logits_V, Sampling(top_p=0.99), 200).tolist()) == {*range(len(logits_V) - 3, len(logits_V))}
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_row_has_the_same_log_prob_alone_and_beside_others(threads):
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_row_has_the_same_log_prob_alone_and_beside_others(count):
     torch.manual_seed(5)
     logits_NV = torch.randn(20, 49_152) * 3
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads(count):
         tokens, logprobs = sample(logits_NV, [Sampling()] * 20, range(20), [0] * 20)
         alone = [sample(row, [Sampling()], [i], [0]) for i, row in enumerate(logits_NV.split(1))]
-    finally:
-        torch.set_num_threads(before)
     assert torch.equal(tokens, torch.cat([token for token, _ in alone]))
     assert torch.equal(logprobs, torch.cat([logprob for _, logprob in alone]))
 

@@ -14,6 +14,7 @@ from core.inspect.dumps import read_dump
 from core.inspect.export import main
 from core.runs.record import RecordedRollout, RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.types import Completion, Row, Task, Trajectory, Turn
+from tests.unit.report.conftest import record_one
 
 FORMS = ("training-trace", "atif")
 WORDS = ("", "plain", "two\nlines", "“Zürich” 東京 🙂", '{"tool": "<think>"}', "\u202e\u200b\0", "\ud83d\ude42")
@@ -117,14 +118,12 @@ def test_both_have_every_id_mask_and_log_prob(tmp_path: Path) -> None:
 def test_what_a_tool_said_is_the_observation_of_the_step_before(tmp_path: Path) -> None:
     ids = [(1, 2), (1, 2, 3, 4, 5), (1, 9)]
     turns = tuple(Turn("act", prompt, Completion((3, 4), (-1.0, -1.0), "stop"), True) for prompt in ids)
-    record = record_rollout("train", 1, 0, Task("t", "Why?", ("x",)), Trajectory("t", turns, reward=1.0))
-    RolloutLog(tmp_path / "rollouts.jsonl.gz", token_bytes).append([record])
-    assert main([str(tmp_path / "rollouts.jsonl.gz"), "--to", "atif", "--out", str(tmp_path / "a.jsonl")]) == 0
+    record = record_one(tmp_path / "rollouts.jsonl.gz", Trajectory("t", turns, reward=1.0))
+    assert main([str(record), "--to", "atif", "--out", str(tmp_path / "a.jsonl")]) == 0
     steps = json.loads((tmp_path / "a.jsonl").read_text())["steps"]
-    said = token_bytes([5, 1, 9])
     assert [step["source"] for step in steps] == ["user", "agent", "agent", "user", "agent"]
-    assert steps[1]["observation"]["results"] == [{"content": said[0].decode("utf-8", "replace")}]
-    assert steps[3]["message"] == b"".join(said[1:]).decode("utf-8", "replace")
+    assert steps[1]["observation"]["results"] == [{"content": "5"}]
+    assert steps[3]["message"] == "19"
     assert "observation" not in steps[2]
 
 
@@ -174,9 +173,7 @@ def test_an_empty_prompt_and_a_file_that_is_there_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turn = Turn("act", (), Completion((1,), (-1.0,), "stop"), True)
-    record = record_rollout("train", 1, 0, Task("t", "Why?", ("x",)), Trajectory("t", (turn,), reward=1.0))
-    path = tmp_path / "rollouts.jsonl.gz"
-    RolloutLog(path, token_bytes).append([record])
+    path = record_one(tmp_path / "rollouts.jsonl.gz", Trajectory("t", (turn,), reward=1.0))
     assert main([str(path), "--to", "training-trace", "--out", str(tmp_path / "a.jsonl")]) == 2
     assert "task t: turn 0 has an empty prompt" in capsys.readouterr().err
     assert not (tmp_path / "a.jsonl").exists()

@@ -15,18 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from core.inspect.tokens import (
-    MAX_PIECE,
-    show_piece,
-    show_text,
-    write_view,
-)
+from core.inspect.tokens import MAX_PIECE, show_piece, show_text, write_view
 from core.inspect.view import main
 from core.runs.record import RolloutLog, record_rollout
 from core.runs.run_folder import RunFolder
 from core.types import EDGE, Completion, Task, Trajectory, Turn
 from tests import kit
-from tests.unit.report.conftest import Written, record_texts
+from tests.unit.report.conftest import Written, record_one, record_texts
 
 NODE = "needs node: apt-get install nodejs"
 HOSTILE = (
@@ -121,9 +116,7 @@ def test_the_worst_begin_with_a_right_answer_without_a_reward(tmp_path: Path) ->
 def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_path: Path) -> None:
     call = {"tool": "search", "seconds": 0.25, "said": HOSTILE}
     trajectory = Trajectory("t", (), reward=1.0, log={"calls": [call, "odd"], "answer": "x"})
-    log = RolloutLog(tmp_path / "rollouts.jsonl.gz", lambda ids: [b""] * len(ids))
-    log.append([record_rollout("train", 1, 0, Task("t", "?", ()), trajectory)])
-    assert main([str(log.path)]) == 0
+    assert main([str(record_one(tmp_path / "rollouts.jsonl.gz", trajectory))]) == 0
     page = (tmp_path / "view.html").read_text()
     assert main([str(tmp_path)]) == 0, "the folder of a gateway"
     assert (tmp_path / "view.html").read_text() == page
@@ -141,23 +134,19 @@ def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_pat
 def test_a_segment_has_the_label_that_its_agent_gave(tmp_path: Path) -> None:
     wire = [{"event": "verbatim", "turn": 1}, {"event": f"{EDGE}subagent_call", "turn": 2, "source": 1}]
     turns = tuple(Turn("policy", (prompt,), Completion((7,), (-1.0,), "stop"), True) for prompt in (1, 2))
-    log = RolloutLog(tmp_path / "rollouts.jsonl.gz", lambda ids: [b"x"] * len(ids))
     trajectory = Trajectory("t", turns, reward=1.0, log={"wire": wire})
-    log.append([record_rollout("train", 1, 0, Task("t", "?", ()), trajectory)])
-    assert main([str(log.path)]) == 0
+    assert main([str(record_one(tmp_path / "rollouts.jsonl.gz", trajectory))]) == 0
     (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
     assert [segment["labels"] for segment in rollout["segments"]] == [[], ["subagent_call 1"]]
 
 
 def test_the_timeline_has_turns_and_what_they_waited_for(empty: RunFolder) -> None:
     kit.require(shutil.which("node"), NODE)
-    completions = [Completion((3,), (-1.0,), "stop"), Completion((4,), (-1.0,), "stop")]
     turns = (
-        Turn("act", (1, 2), completions[0], True, (0.5, 1.0)),
-        Turn("act", (1, 2, 3, 7), completions[1], True, (3.0, 4.0)),
+        Turn("act", (1, 2), Completion((3,), (-1.0,), "stop"), True, (0.5, 1.0)),
+        Turn("act", (1, 2, 3, 7), Completion((4,), (-1.0,), "stop"), True, (3.0, 4.0)),
     )
-    record = record_rollout("train", 1, 0, Task("t", "?", ("x",)), Trajectory("t", turns, reward=1.0))
-    RolloutLog(empty.rollouts_path(0), lambda ids: [str(token).encode() for token in ids]).append([record])
+    record_one(empty.rollouts_path(0), Trajectory("t", turns, reward=1.0))
     assert write_view(empty) == 1
     command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(empty.path / "view.html")]
     seen = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)

@@ -74,6 +74,14 @@ class Written(NamedTuple):
     completion: str
 
 
+def record_one(path: Path, trajectory: Trajectory, *, step: int = 1, question: str = "?") -> Path:
+    """Record one rollout of training, each of whose ids has the text of its number."""
+    task = Task(trajectory.task_id, question, ("x",))
+    log = RolloutLog(path, lambda ids: [str(token).encode() for token in ids])
+    log.append([record_rollout("train", step, 0, task, trajectory)])
+    return path
+
+
 def record_texts(path: Path, step: int, rollouts: Sequence[Sequence[Written]], task: Task | None = None) -> None:
     """Record the rollouts of a step; every character is a token, and its number is the id."""
     task = task or Task(f"niah-{step}", "What is the key of amber?", ("harbor",))

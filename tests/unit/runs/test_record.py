@@ -24,6 +24,14 @@ def write(path: Path, tokenizer: Any) -> RolloutLog:
     return RolloutLog(path, lambda ids: token_bytes(tokenizer, ids))
 
 
+def write_steps(path: Path, tokenizer: Any, count: int, seed: int) -> RolloutLog:
+    """Record so many steps of a group each."""
+    log, rng, policy = write(path, tokenizer), Random(seed), FakePolicy(tokenizer)
+    for step in range(1, count + 1):
+        log.append(record_group(policy, TASK, run_group(policy, ASKED, rng, "0"), step, rng))
+    return log
+
+
 def test_what_is_read_is_what_was_sampled(tmp_path: Path, tokenizer: Any) -> None:
     """Ids, texts, and log-probs to the last bit of float32; a lone surrogate in a question does no harm."""
     path, rng, policy = tmp_path / "seed-0" / "rollouts.jsonl.gz", Random(1), FakePolicy(tokenizer)
@@ -98,10 +106,7 @@ def test_a_record_torn_anywhere_keeps_its_whole_steps_and_goes_on(tmp_path: Path
 
 
 def test_a_reader_does_not_follow_a_writer_that_cuts_off_a_torn_step(tmp_path: Path, tokenizer: Any) -> None:
-    path, rng, policy = tmp_path / "r.jsonl.gz", Random(2), FakePolicy(tokenizer)
-    log = write(path, tokenizer)
-    for step in (1, 2):
-        log.append(record_group(policy, TASK, run_group(policy, ASKED, rng, "0"), step, rng))
+    path = write_steps(tmp_path / "r.jsonl.gz", tokenizer, 2, seed=2).path
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     reading = read_batches(path)
@@ -115,14 +120,11 @@ def test_a_reader_does_not_follow_a_writer_that_cuts_off_a_torn_step(tmp_path: P
 
 
 def test_rewind_deletes_what_a_resumed_run_repeats(tmp_path: Path, tokenizer: Any) -> None:
-    path, rng, policy = tmp_path / "r.jsonl.gz", Random(3), FakePolicy(tokenizer)
-    log = write(path, tokenizer)
-    for step in (1, 2, 3):
-        log.append(record_group(policy, TASK, run_group(policy, ASKED, rng, "0"), step, rng))
+    log = write_steps(tmp_path / "r.jsonl.gz", tokenizer, 3, seed=3)
     log.rewind(1)
-    assert [rollout.step for rollout in read_rollouts(path)] == [1] * 4
+    assert [rollout.step for rollout in read_rollouts(log.path)] == [1] * 4
     log.rewind(-1)
-    assert list(read_rollouts(path)) == []
+    assert list(read_rollouts(log.path)) == []
     assert list(read_rollouts(tmp_path / "absent.jsonl.gz")) == []
 
 
@@ -160,10 +162,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
 
 
 def test_a_tail_garbled_by_a_loss_of_power_is_cut_off_and_kept_beside(tmp_path: Path, tokenizer: Any) -> None:
-    path, rng, policy = tmp_path / "r.jsonl.gz", Random(1), FakePolicy(tokenizer)
-    log = write(path, tokenizer)
-    for step in (1, 2):
-        log.append(record_group(policy, TASK, run_group(policy, ASKED, rng, str(step)), step, rng))
+    path = write_steps(tmp_path / "r.jsonl.gz", tokenizer, 2, seed=1).path
     whole = path.read_bytes()
     path.write_bytes(whole + bytes(4096))
     write(path, tokenizer)

@@ -22,7 +22,7 @@ from core.train.packing import pack_rows
 from core.train.trainer import Trainer
 from core.types import Row
 from tests import kit
-from tests.unit.conftest import save_model
+from tests.unit.conftest import save_model, watch_gradients
 from tests.unit.train.test_trainer import make_rows
 
 ROWS = make_rows()
@@ -52,11 +52,7 @@ def take_step(
             torch.nn.init.normal_(adapter.lora_B, std=0.1, generator=torch.Generator().manual_seed(number))
     section = OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, bf16_autocast=False, **options)
     trainer = Trainer(model, section, GRPOConfig(kl_loss_coef=kl), compiled=compiled)
-    found: dict[str, torch.Tensor] = {}
-    names = lora.find_trained_parameters(model)
-    trainer.optimizer.register_step_pre_hook(
-        lambda *_: found.update({name: p.grad.clone() for name, p in zip(names, trainer._optimized, strict=True)})
-    )
+    found = watch_gradients(trainer)
     trainer.grpo_step(ROWS)
     return model, found
 

@@ -22,6 +22,7 @@ from core.train.memory import check_memory, plan_host_memory, plan_memory
 from core.train.trainer import Trainer
 from core.training_options import read_bytes
 from core.types import Row, Sampling
+from tests.unit.conftest import watch_gradients
 
 
 def make_config(kind: Any, vocab: int, hidden: int, inner: int, layers: int, heads: int, kv: int, **others: Any) -> Any:
@@ -104,13 +105,12 @@ def test_adapters_are_planned_exactly_and_need_no_reference(any_model, dtype):
     add_adapters(model, recipe.model.lora)
     plan = plan_memory(recipe, model.config, "cpu")
     trainer = Trainer(model, recipe.optimizer, recipe.algorithm)
-    gradients: list[torch.Tensor] = []
-    trainer.optimizer.register_step_pre_hook(lambda *_: gradients.extend(p.grad for p in trainer._optimized))
+    gradients = watch_gradients(trainer)
     trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])
     adapters = find_trained_parameters(model).values()
     assert size_of(plan, "weights") == count_bytes([*model.parameters(), *adapters])
     assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
-    assert size_of(plan, "gradients", "update") == count_bytes(gradients)
+    assert size_of(plan, "gradients", "update") == count_bytes(gradients.values())
     moments = [s[name] for s in trainer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     assert size_of(plan, "moments") == count_bytes(moments)
     assert "reference" not in plan.table()

@@ -11,13 +11,13 @@ import pytest
 
 from core.backends.slime.bridge import SlimeBridge
 from core.backends.slime.samples import fill_sample
-from core.config import Recipe, RecipeError
+from core.config import Recipe
 from core.rollout.method import MethodSpec
 from core.rollout.rows import rows_from_groups
 from core.types import Group, Task, Trajectory
 from tests.unit.backends.slime.conftest import as_samples, trajectory, turn
 from tests.unit.backends.slime.standin import Sample, arguments
-from tests.unit.backends.slime.test_hooks import FAN, RECIPE, filter_output
+from tests.unit.backends.slime.test_hooks import RECIPE, filter_output
 
 __all__ = ["filter_output"]
 
@@ -93,8 +93,3 @@ def test_groups_that_hardly_differ_are_masked() -> None:
     )
     assert not any(any(mask) for mask in data["loss_masks"])
     assert len(set(data["rollout_ids"])) == 8
-
-
-def test_fanned_out_rollouts_cannot_have_it() -> None:
-    with pytest.raises(RecipeError, match="custom-convert-samples-to-train-data-path"):
-        SlimeBridge(SPEC).recipe(arguments(RECIPE, **FAN))
