@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
-from typing import Any
+from pathlib import Path
 
 from core.inspect.tokens import refresh_view
 from core.report import write_report
 from core.report.trajectories import MAX_TURNS, render_trajectory
 from core.runs.evaluation import EvalResult
-from core.runs.record import RecordedRollout, RolloutLog, record_rollout
+from core.runs.record import RolloutLog, read_rollouts, record_rollout
 from core.runs.run_folder import RunFolder
-from core.types import Task, Trajectory
+from core.types import Completion, Task, Trajectory, Turn
+from tests.unit.report.conftest import record_one
 
 
 class Page(HTMLParser):
@@ -98,26 +99,11 @@ def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(em
         assert part in text
 
 
-def record(stage: str, step: int, reward: float | None, **fields: Any) -> RecordedRollout:
-    """A rollout in whose turns every character is a token."""
-    required = {"version": 2, "group": 0, "task_id": "t", "question": "?", "answers": [], "status": "completed"}
-    return RecordedRollout(
-        **{**required, "stage": stage, "step": step, "reward": reward, "turns": [], **fields},
-        pieces={ord(character): character for character in "ABcp"},
-    )
-
-
-def turn(prompt: str, completion: str, trained: bool = False) -> dict[str, Any]:
-    return {
-        "role": "update", "trained": trained, "prompt": list(map(ord, prompt)), "sampled": list(map(ord, completion)),
-        "logprobs": [-1.0] * len(completion), "weight_version": "0", "finish_reason": "stop",
-    }  # fmt: skip
-
-
-def test_what_is_too_long_for_a_page_is_cut() -> None:
-    turns = [turn("p", "c")] * (MAX_TURNS + 5)
-    shown = {"question": "Q" * 1_000_000, "answers": ["Z" * 1_000_000], "turns": turns}
-    text = render_trajectory(record("train", 1, 1.0, **shown))
-    assert text.count("992,000 characters left out") == 2
+def test_what_is_too_long_for_a_page_is_cut_and_told(tmp_path: Path) -> None:
+    turn = Turn("update", (1,), Completion((2,), (-1.0,), "stop"), False)
+    trajectory = Trajectory("t", (turn,) * (MAX_TURNS + 5), reward=1.0)
+    (rollout,) = read_rollouts(record_one(tmp_path / "rollouts.jsonl.gz", trajectory, question="Q" * 1_000_000))
+    text = render_trajectory(rollout)
+    assert text.count("992,000 characters left out") == 1
     assert "5 further turns" in text
     assert len(text) < 100_000

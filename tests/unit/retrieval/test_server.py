@@ -66,28 +66,6 @@ async def test_a_page_is_served_by_its_title_or_an_id_and_null_where_there_is_no
         assert (await (await http.get("/health")).json())["answered"] == 104
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("{", ["body", "JSON"]),
-        ("{}", ["page", "required"]),
-        ('{"page": 5}', ["page", "string"]),
-        ('{"page": "\\ud800"}', ["JSON"]),
-        ('{"page": "p5", "goal": "x"}', ["goal", "not implemented"]),
-        (json.dumps({"page": "x" * 16385}), ["page", "at most 16384"]),
-    ],
-)
-async def test_a_bad_request_for_a_page_is_named(corpus: Corpus, body: str, words: list[str]):
-    async with client(corpus) as http:
-        reply = await http.post("/retrieve/page", data=body, headers={"Content-Type": "application/json"})
-        message = (await reply.json())["error"]["message"]
-        assert reply.status == 400
-        for word in [*words, 'for a page {"page": title or id}']:
-            assert word in message
-        health = await (await http.get("/health")).json()
-    assert (health["bad_request"], health["answered"]) == (1, 0)
-
-
 async def test_a_page_that_cannot_be_read_is_500_and_counted(tmp_path: Path):
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": "1", "contents": "Oak\\nA tree."}\n')
@@ -117,14 +95,18 @@ async def test_a_page_that_cannot_be_read_is_500_and_counted(tmp_path: Path):
         (json.dumps({"queries": ["fox"] * 1025}), ["queries", "at most 1024"]),
         (json.dumps({"queries": ["fox", "x" * 16385]}), ["queries.1", "at most 16384"]),
         ("[" * 100_000, ["body", "recursion"]),
+        ('{"page": 5}', ["page", "string"]),
+        ('{"page": "p5", "goal": "x"}', ["goal", "not implemented"]),
+        (json.dumps({"page": "x" * 16385}), ["page", "at most 16384"]),
     ],
 )
 async def test_bad_requests_name_the_field_and_what_is_expected(corpus: Corpus, body: str, words: list[str]):
     async with client(corpus) as http:
-        reply = await http.post("/retrieve", data=body, headers={"Content-Type": "application/json"})
+        path = "/retrieve/page" if '"page"' in body else "/retrieve"
+        reply = await http.post(path, data=body, headers={"Content-Type": "application/json"})
         message = (await reply.json())["error"]["message"]
         assert reply.status == 400
-        for word in [*words, '"topk": number or null']:
+        for word in [*words, '"topk": number or null', 'for a page {"page": title or id}']:
             assert word in message
         health = await (await http.get("/health")).json()
     assert (health["bad_request"], health["answered"]) == (1, 0)

@@ -11,20 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from agentic.memagent.rollout import SPEC
-from core.backends import rollouts
-from core.backends.slime import bridge, flags, job, launch
+from core.backends.slime import flags, job, launch
 from core.backends.slime.framework import SLIME, VIME, framework_of
 from core.backends.slime.roles import open_policies, router_urls
 from core.config import Recipe, RecipeError
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
-from core.rollout.method import MethodSpec, method_spec
-from tests.unit.backends.slime.standin import SAMPLING, Sample, arguments
-from tests.unit.backends.slime.test_hooks import RECIPE, Echo, OneTurn
+from core.rollout.method import method_spec
+from tests.unit.backends.slime.standin import arguments
+from tests.unit.backends.slime.test_hooks import RECIPE
 
 PATHS = flags.Paths(Path("/runs/x"))
 AGENTIC = Path(__file__).resolve().parents[4] / "agentic"
@@ -141,30 +138,3 @@ async def test_the_policy_is_vllms_router_and_slimes_is_sglangs() -> None:
         assert policies["policy"].url == "http://127.0.0.1:3000"
     async with open_policies(arguments(RECIPE), recipe, None) as policies:
         assert isinstance(policies["policy"], SGLangPolicy)
-
-
-async def test_a_rollout_reads_the_reply_of_vimes_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reply: as vime's docker/patch/latest/vllm.patch makes it, with one version of the weights for the whole of it."""
-    monkeypatch.setattr(rollouts, "load_tokenizer", lambda path: Echo())
-    asked: list[tuple[dict[str, Any], str]] = []
-
-    async def answer(request: web.Request) -> web.Response:
-        asked.append((await request.json(), request.headers["x-session-id"]))
-        logged = [{"token_id": 5, "logprob": -0.5}, {"token_id": 6, "logprob": -0.25}]
-        choice = {"index": 0, "token_ids": [5, 6], "logprobs": {"content": logged}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 2, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
-        return web.json_response({"choices": [choice], "usage": usage, "weight_version": "7"})
-
-    app = web.Application()
-    app.router.add_post("/inference/v1/generate", answer)
-    hooks = bridge.SlimeBridge(MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: OneTurn()))
-    async with TestServer(app) as server:
-        assert server.port is not None
-        args = on_vime(RECIPE, server.port)
-        sample = Sample(group_index=0, index=0, prompt="Which?", label="1", session_id="s1")
-        done = await hooks.generate(args, sample, {**SAMPLING, "seed": 11})
-        await hooks.close()
-    assert (done.status, done.tokens, done.rollout_log_probs) == (Sample.Status.COMPLETED, [1, 2, 5, 6], [-0.5, -0.25])
-    assert (done.weight_versions, done.prefix_cache_info.cached_tokens) == (["7"], 1)
-    ((body, session),) = asked
-    assert (body["token_ids"], body["sampling_params"]["seed"], session) == ([1, 2], 11, "s1")
