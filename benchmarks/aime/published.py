@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe
@@ -41,8 +40,7 @@ _ESSENTIAL = frozenset({"prompts", "max_steps"})
 
 def published_scores(data: str, budget: int) -> list[PublishedScore]:
     """Return the published scores, beside cells with `budget` tokens for a call."""
-    rows = read_scores(Path(__file__).with_name("published.yaml"))
-    return [replace(row, length=budget) for row in rows if row.data == data]
+    return [replace(row, length=budget) for row in read_scores("aime", data)]
 
 
 @cache

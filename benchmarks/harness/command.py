@@ -235,25 +235,6 @@ def sampling_fields(options: argparse.Namespace, variant: str = "") -> dict[str,
     return {"sampling": sampling, "deadline_s": options.deadline}
 
 
-def make_seed_cells(
-    models: EvalModels, folder: RunFolder, options: argparse.Namespace, settings: Mapping[str, Any], tasks: int
-) -> list[EvalCell]:
-    """Return a cell for each of --seeds, in which --model plays all tasks of --protocol."""
-    return [
-        models.make_cell(
-            folder,
-            options.model,
-            settings=settings,
-            variant="trained",
-            data=options.protocol,
-            seed=seed,
-            n=tasks,
-            **sampling_fields(options),
-        )
-        for seed in options.seeds or (0,)
-    ]
-
-
 @contextmanager
 def start_server(options: argparse.Namespace, models: EvalModels, folder: RunFolder) -> Iterator[None]:
     """Run the server that --serve asks for, and let `models` find it there; without --serve do nothing."""

@@ -47,12 +47,17 @@ class Protocol:
         ]
 
 
-def read_scores(path: Path) -> list[PublishedScore]:
-    """Read published scores: groups with the fields of PublishedScore, and `percent` of each length, or of all data."""
+def read_scores(benchmark: str, data: str | None = None) -> list[PublishedScore]:
+    """Return the published scores beside a benchmark's code, those of one data set or of all.
+
+    Its published.yaml has groups with the fields of PublishedScore, and `percent` of each length, or of all data.
+    """
+    path = Path(__file__).parents[1] / benchmark / "published.yaml"
     return [
         PublishedScore(**fields, length=length, score=percent / 100)
         for fields in yaml.safe_load(path.read_text(encoding="utf-8"))
         for length, percent in _read_lengths(fields.pop("percent"))
+        if data in (None, fields["data"])
     ]
 
 

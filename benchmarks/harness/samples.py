@@ -191,6 +191,19 @@ def flat(samples: Samples) -> list[Sample]:
     return [sample for of_task in samples for sample in of_task]
 
 
+def measure_columns(samples: Samples) -> dict[str, list[float | None]]:
+    """Return a column for each metric of finished samples: 0 where one has none, as in training; None if failed."""
+    every = flat(samples)
+    names = dict.fromkeys(name for sample in every if not sample.failed for name in sample.metrics)
+    return {
+        name: [None if sample.failed else _number(sample.metrics.get(name, 0.0)) for sample in every] for name in names
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
 def session_seconds(samples: Iterable[Sample], cpu: bool = False) -> float:
     """Return the seconds of all sessions together, each from its start to the end of its last finished sample."""
     last: dict[int, float] = {}

@@ -38,7 +38,7 @@ from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
 from benchmarks.harness.published import save_published
 from benchmarks.harness.run import Build, build_result, evaluate_cell, open_method
-from benchmarks.harness.samples import Samples, flat
+from benchmarks.harness.samples import Samples, flat, measure_columns
 from core.config import Recipe
 from core.data.tasks import read_tasks
 from core.rollout.method import method_spec
@@ -172,18 +172,11 @@ def report_left_out(result: EvalResult, folder: RunFolder, left_out: Mapping[str
 def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalResult:
     """Build a result with scores, measures and labels of every task; a failed one scores 0 and has no measures.
 
-    A metric that only some finished trajectories have is 0 in the others, as in training.
-
     Raises:
         EvaluationError: a score lies outside of [0, 1].
     """
-    every = flat(samples)
-    names = dict.fromkeys(name for sample in every if not sample.failed for name in sample.metrics)
-    values: dict[str, list[float | None]] = {
-        name: [None if sample.failed else _number(sample.metrics.get(name, 0.0)) for sample in every] for name in names
-    }
-    rewards = [sample.reward for sample in every]
-    values["reward" if "official" in values else "official"] = rewards
+    values = measure_columns(samples)
+    values["reward" if "official" in values else "official"] = [sample.reward for sample in flat(samples)]
     try:
         return build_result(
             cell,
@@ -247,10 +240,6 @@ def _method_sections(recipe: Recipe) -> dict[str, object]:
     """Return what a trajectory follows from beside model and sampling: the method's sections, and its roles."""
     shared = Recipe.model_fields.keys() - {"roles"}
     return recipe.model_dump(mode="json", exclude=set(shared))
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -7,27 +7,16 @@ could not be read: what it sets is `not found` below.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, get_args
 
 from agentic.codescout.config import CodeScoutRecipe
-from benchmarks.harness.published import Protocol, Settings, read_scores
-from core.report import PublishedScore
+from benchmarks.harness.published import Protocol, Settings
 from core.types import Sampling
 
 Data = Literal["swebench-verified", "swebench-pro", "swebench-lite"]
 DATA: tuple[Data, ...] = get_args(Data)
 NOT_FOUND = "not found"
 _ESSENTIAL = frozenset({"tools", "score"})
-
-
-def protocol_name(data: str) -> str:
-    return f"codescout {data}"
-
-
-def published_scores() -> list[PublishedScore]:
-    """Return the published scores of all data sets."""
-    return read_scores(Path(__file__).with_name("published.yaml"))
 
 
 def protocol(data: str) -> Protocol:
@@ -44,7 +33,7 @@ def protocol(data: str) -> Protocol:
         "temperature": NOT_FOUND,
         "top_p": NOT_FOUND,
     }
-    return Protocol(protocol_name(data), settings, _ESSENTIAL)
+    return Protocol(f"codescout {data}", settings, _ESSENTIAL)
 
 
 def our_settings(recipe: CodeScoutRecipe, sampling: Sampling) -> Settings:

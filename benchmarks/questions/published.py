@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC
-from benchmarks.harness.published import Protocol, Settings, read_scores
+from benchmarks.harness.published import Protocol, Settings
 from benchmarks.questions.prompts import RELEASED, Data
-from core.report import PublishedScore
 from core.types import Sampling
 
 
@@ -34,15 +32,6 @@ DATA: Mapping[Data, QuestionSet] = {
 }
 
 
-def protocol_name(data: Data) -> str:
-    return f"toolorchestra {data}"
-
-
-def published_scores() -> list[PublishedScore]:
-    """Return the published scores of both data sets."""
-    return read_scores(Path(__file__).with_name("published.yaml"))
-
-
 def protocol(data: Data) -> Protocol:
     """Return what the published scores of a data set follow from."""
     recipe = SPEC.load("published")
@@ -53,7 +42,7 @@ def protocol(data: Data) -> Protocol:
         "programs": "run without isolation for 60 seconds" if RELEASED[data].runs_programs else "lost by a fault",
         "passages": "as they are",
     }
-    return Protocol(protocol_name(data), settings, frozenset({"prompts", "max_turns"}))
+    return Protocol(f"toolorchestra {data}", settings, frozenset({"prompts", "max_turns"}))
 
 
 def our_settings(data: Data, recipe: ToolOrchestraRecipe, sampling: Sampling, sha256: str) -> Settings:

@@ -31,12 +31,12 @@ from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
 from benchmarks.harness.pooled import pool_results
-from benchmarks.harness.published import Protocol, Settings, compare_cells
+from benchmarks.harness.published import Protocol, Settings, compare_cells, read_scores, save_published
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
 from benchmarks.harness.samples import Samples, flat
 from benchmarks.ruler.eval_data import EvalData, file_data, official_data, ruler_data
 from benchmarks.ruler.fit import parse_length
-from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol, published_scores
+from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol
 from benchmarks.ruler.score import score
 from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_options, read_task_options
 from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
@@ -124,7 +124,7 @@ def compare_with_published(plan: RulerPlan, published_as: str | None) -> RulerPl
         theirs = protocol(cell.variant, "hqa" if task == "hqa" else "ruler", plan.window)
         return theirs, our_settings(cell.variant, data, plan.method, cell.n, cell.sampling, plan.window)
 
-    rows = [row for name in dict.fromkeys(published.values()) for row in published_scores(name)]
+    rows = [row for name in dict.fromkeys(published.values()) for row in read_scores("ruler", name)]
     departures = plan.models.recipe.departures
     cells = compare_cells(plan.folder, plan.cells, describe, rows, departures=departures, published_as=published_as)
     return replace(plan, cells=cells)
@@ -198,8 +198,7 @@ async def evaluate(plan: RulerPlan) -> None:
         reader = make_reader(cell.variant, plan.method, models.tokenizer(cell.model_path), plan.window)
         if cell.variant == "full-context" and (reason := explain_absence(reader, cell, tasks, models)):
             print(f"note: {reason}", flush=True)
-            published = folder.published
-            folder.save_published(published["rows"], list(dict.fromkeys([*published["departures"], reason])))
+            save_published(folder, (), [reason])
             continue
         read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
         await evaluate_cell(

@@ -9,15 +9,13 @@ utils/recurrent.py line 80.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
-from benchmarks.harness.published import Protocol, Settings, read_scores
+from benchmarks.harness.published import Protocol, Settings
 from benchmarks.ruler.eval_data import OFFICIAL_FILES, EvalData
 from benchmarks.ruler.variants import Window
-from core.report import PublishedScore
 from core.types import Sampling
 
 AVERAGE = "ruler-10"
@@ -30,11 +28,6 @@ _NOT_READING = {"train_update", "train_final", "overlong"}
 _ESSENTIAL = frozenset(
     ("length", "places", "prompt_style", "prompt_order", "answer_format", "gate_update", "tokens of a whole prompt")
 )
-
-
-def published_scores(data: str) -> list[PublishedScore]:
-    """Return the published scores of a data set: `ruler-hqa` or AVERAGE."""
-    return [row for row in read_scores(Path(__file__).with_name("published.yaml")) if row.data == data]
 
 
 def protocol_name(variant: str, window: Window | None = None) -> str:

@@ -13,16 +13,12 @@ from agentic.agentflow.config import AgentFlowRecipe
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
-from benchmarks.aime.published import SLIME
-from benchmarks.aime.published import published_scores as aime_scores
+from benchmarks.aime.published import SLIME, published_scores
+from benchmarks.harness.published import read_scores
 from benchmarks.localization.published import DATA as LOCALIZATION_SETS
-from benchmarks.localization.published import published_scores as localization_scores
 from benchmarks.questions.published import DATA as QUESTION_SETS
-from benchmarks.questions.published import published_scores as question_scores
 from benchmarks.ruler.published import AVERAGE, LONG_WINDOW
-from benchmarks.ruler.published import published_scores as ruler_scores
 from benchmarks.ruler.tasks import TEN_TASKS
-from benchmarks.tau2.published import published_scores as tau2_scores
 from core.report import PublishedScore
 
 FROZEN, CODER = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"
@@ -114,15 +110,9 @@ def list_published() -> list[PublishedScore]:
     aime = []
     for preset in ("published", "seed"):
         budget = AGENTFLOW.load(preset).agentflow.planner.next_step.max_tokens
-        aime += [row for row in aime_scores("aime24", budget) if (row.protocol == SLIME) == (preset == "seed")]
-    return [
-        *ruler_scores("ruler-hqa"),
-        *ruler_scores(AVERAGE),
-        *aime,
-        *tau2_scores(),
-        *question_scores(),
-        *localization_scores(),
-    ]
+        aime += [row for row in published_scores("aime24", budget) if (row.protocol == SLIME) == (preset == "seed")]
+    others = [row for benchmark in ("tau2", "questions", "localization") for row in read_scores(benchmark)]
+    return [*read_scores("ruler"), *aime, *others]
 
 
 def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:

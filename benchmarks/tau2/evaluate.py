@@ -29,10 +29,10 @@ from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports
 from benchmarks.harness.pooled import pool_results
-from benchmarks.harness.published import compare_cells, save_published
+from benchmarks.harness.published import compare_cells, read_scores, save_published
 from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, apply_protocol
-from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol, published_scores
+from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol
 from benchmarks.tau2.results import describe_results, read_statistics, tau2_result, write_official
 from benchmarks.tau2.tasks import DOMAINS, list_departures
 from core.runs.evaluation import EvalResult
@@ -183,7 +183,7 @@ def compare_with_published(plan: Tau2Plan, cell: EvalCell, version: str) -> Eval
     theirs = protocol(STANDARD if cell.variant == STANDARD else COMPAT)
     pair = theirs, our_settings(cell, plan.recipe, plan.worlds, version)
     (marked,) = compare_cells(
-        plan.folder, [cell], lambda _: pair, published_scores(), published_as=plan.published_as, evaluated=cell.variant
+        plan.folder, [cell], lambda _: pair, read_scores("tau2"), published_as=plan.published_as, evaluated=cell.variant
     )
     return marked
 

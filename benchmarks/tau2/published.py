@@ -8,23 +8,16 @@ ToolOrchestra, evaluation/tau2-bench of Weili-0234/ToolOrchestra at 8bb9e69: run
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from benchmarks.harness.plan import EvalCell
-from benchmarks.harness.published import Protocol, Settings, read_scores
-from core.report import PublishedScore
+from benchmarks.harness.published import Protocol, Settings
 
 ALL = "tau2"
 """Names all tasks of retail, airline and telecom together."""
 
 COMPAT, STANDARD = "toolorchestra-compat", "standard"
-
-
-def published_scores() -> list[PublishedScore]:
-    """Return the published scores; a protocol is a variant too."""
-    return read_scores(Path(__file__).with_name("published.yaml"))
 
 
 def protocol(name: str) -> Protocol:

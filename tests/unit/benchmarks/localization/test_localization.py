@@ -6,8 +6,9 @@ from pathlib import Path
 
 from agentic.codescout.rollout import SPEC
 from agentic.codescout.world import WORLD
+from benchmarks.harness.published import read_scores
 from benchmarks.localization.evaluate import EVALUATOR, SCORES
-from benchmarks.localization.published import DATA, our_settings, protocol, published_scores
+from benchmarks.localization.published import DATA, our_settings, protocol
 from core.data.files import write_jsonl
 from core.report import build_summary
 from core.report.table import data_sections
@@ -16,7 +17,7 @@ from core.types import Sampling
 
 
 def test_every_model_has_two_published_scores_of_every_set() -> None:
-    rows = published_scores()
+    rows = read_scores("localization")
     assert len({(row.name, row.data, row.metric) for row in rows}) == len(rows) == 3 * 3 * 2
     assert {row.data for row in rows} == set(DATA)
     assert {row.metric for row in rows} == {"file_f1", "function_f1"} < set(SCORES)
@@ -43,6 +44,6 @@ def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(isola
     assert set(result.scores) == set(SCORES)
     assert result.n == 3
     sections = data_sections(build_summary(folder))
-    rows = [row for row in published_scores() if row.data == "swebench-lite"]
+    rows = read_scores("localization", "swebench-lite")
     assert [row.name for row in rows if row.find_ours(sections) is not None] == ["CodeScout-4B"] * 2
     assert any(line.startswith("prompts: the issue alone") for line in folder.published["departures"])
