@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import resource
 import shlex
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -35,7 +37,7 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
-from core.rollout.rows import rows_from_groups
+from core.rollout.rows import Row, rows_from_groups
 from core.runs.files import Record, read_batches
 from core.text.tokenizer import encode_text
 from core.types import Group, Sampling
@@ -136,6 +138,18 @@ def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Except
         return (*ids, tokenizer.eos_token_id)
 
     return ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+
+
+def call(name: str, **arguments: Any) -> str:
+    """Return the text of a tool call, as Qwen3's template has it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def split_row(row: Row, tokenizer: Any) -> list[tuple[bool, str]]:
+    """Return the row behind its first prompt, as (trained, text)."""
+    response = zip(row.loss_mask, row.tokens[-len(row.loss_mask) :], strict=True)
+    parts = groupby(response, key=lambda pair: bool(pair[0]))
+    return [(trained, tokenizer.decode([token for _, token in part])) for trained, part in parts]
 
 
 def assert_grpo_ignores_credit(group: Group) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import re
 import secrets
@@ -31,7 +30,7 @@ from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling, Task, Trajectory
-from tests.kit import list_descendants, list_new_processes
+from tests.kit import call, list_descendants, list_new_processes
 
 AT_ONCE = 50
 TASKS = 20
@@ -73,22 +72,20 @@ class Kind:
     deadline_s: tuple[float, float] = (600.0, 600.0)
 
 
-def call(command: str) -> str:
-    return f"<tool_call>\n{json.dumps({'name': 'bash', 'arguments': {'command': command}})}\n</tool_call>"
-
-
 REPAIR = "repair"
 """In place of an answer: the edit that repairs the task."""
 ENDS = ("deadline", "solved", "tests_failed", "test_timeout", "workspace")
 KINDS = {
     "repaired": Kind((REPAIR, DONE), ("solved",)),
-    "background": Kind((call(BACKGROUND), REPAIR, DONE), ("solved",)),
+    "background": Kind((call("bash", command=BACKGROUND), REPAIR, DONE), ("solved",)),
     "silent": Kind((REPAIR, HANG), ("deadline",), (2.0, 4.0)),
-    "in_a_command": Kind((call(f"{BACKGROUND}sleep 1000"), DONE), ("deadline",), (2.0, 6.0)),
-    "endless_tests": Kind((call("for m in *.py; do echo 'while 1: pass' >> $m; done"), DONE), ("test_timeout",)),
-    "ruined": Kind((call(RUIN), DONE), ("no_diff", "tests_failed")),
+    "in_a_command": Kind((call("bash", command=f"{BACKGROUND}sleep 1000"), DONE), ("deadline",), (2.0, 6.0)),
+    "endless_tests": Kind(
+        (call("bash", command="for m in *.py; do echo 'while 1: pass' >> $m; done"), DONE), ("test_timeout",)
+    ),
+    "ruined": Kind((call("bash", command=RUIN), DONE), ("no_diff", "tests_failed")),
     # Ends anywhere: while the workspace starts, while it is closed, while the diff is graded.
-    "anywhere": Kind((call(BACKGROUND), REPAIR, DONE), ENDS, (0.0, 3.0)),
+    "anywhere": Kind((call("bash", command=BACKGROUND), REPAIR, DONE), ENDS, (0.0, 3.0)),
 }
 
 

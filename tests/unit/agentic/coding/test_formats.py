@@ -17,11 +17,10 @@ from agentic.coding.repairs.generate import write_patch
 from agentic.coding.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles
-from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
-from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy
 from tests.unit.agentic.coding.test_rollout import PATH, RIGHT, TASK
 from tests.unit.gateway.templates import make_tokenizer
 
@@ -35,12 +34,8 @@ def replace_metadata(task: Task, **metadata: Any) -> Task:
 
 async def play(*replies: str, form: str = "fences", task: Task = TASK) -> tuple[Trajectory, list[str]]:
     """Return the rollout of these replies, and its prompts as texts."""
-    tokenizer, left = make_tokenizer("qwen3"), list(replies)
-
-    def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-        return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
-
-    policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+    tokenizer = make_tokenizer("qwen3")
+    policy = script_policy(tokenizer, replies, last=False)
     method = SPEC.build(SPEC.load("tiny", [*ROOMY, f"coding.format={form}", "coding.tools=[bash]"]), tokenizer)
     trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
     return trajectory, [tokenizer.decode(turn.prompt_ids) for turn in trajectory.turns]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from core.data import DataError, read_tasks
 from core.policy.base import Roles
 from core.sandbox.workspace import IsolatedWorkspace, WorkspaceLimits
 from core.types import Sampling
-from tests.kit import script_policy
+from tests.kit import call, script_policy
 from tests.unit.agentic.coding.harbor_folders import TASKS, TOML, write_folder
 
 LIMITS = WorkspaceLimits()
@@ -224,11 +223,8 @@ async def test_a_rollout_sees_the_instruction_and_no_test_and_keeps_the_number(
     changes = ["coding.tools=[bash]", "coding.context_tokens=4000", "model.max_model_len=null", "coding.max_tokens=400"]
     method = SPEC.build(SPEC.load("tiny", [*changes, "coding.max_turns=20"]), tokenizer)
     task = read_folder(write_folder(tmp_path, "two-halves"), [])
-
-    def bash(command: str) -> str:
-        return f"<tool_call>\n{json.dumps({'name': 'bash', 'arguments': {'command': command}})}\n</tool_call>"
-
-    policy = script_policy(tokenizer, [bash("ls -a /tests /logs . ..; pwd"), bash("echo two > b.txt"), "done"])
+    commands = "ls -a /tests /logs . ..; pwd", "echo two > b.txt"
+    policy = script_policy(tokenizer, [*(call("bash", command=command) for command in commands), "done"])
     done = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
     assert (done.reward, done.status, done.log["verdict"]) == (0.5, "completed", "tests_failed")
     shown = tokenizer.decode(done.turns[-1].prompt_ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +16,9 @@ from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.rows import make_rows
-from core.sandbox.workspace import shorten
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy
+from tests.kit import call, script_policy
 
 RECORD = draw_record("test", 3, "function")
 PATH, TEXT = next(iter(RECORD["metadata"]["repository"].items()))
@@ -37,10 +35,6 @@ ROOMY = [
     "coding.context_tokens=4000",
     "model.max_model_len=null",
 ]
-
-
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def make(tokenizer: Any, *overrides: str) -> CodingAgent:
@@ -105,7 +99,6 @@ async def test_commands_and_outputs_are_bounded(isolation: None, tokenizer: Any)
     assert "characters left out" in shown
     assert "took more than 0.3 seconds" in shown
     assert "wrote too much" in shown
-    assert shorten("abcdefgh", 4) == "ab\n... 4 characters left out ...\ngh"
 
 
 async def test_every_end_has_a_name_and_what_was_changed_is_graded(isolation: None, tokenizer: Any) -> None:

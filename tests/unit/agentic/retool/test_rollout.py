@@ -19,6 +19,7 @@ from core.rollout.runner import Runner
 from core.sandbox import Sandbox, SandboxUnavailable
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
+from tests.kit import script_policy, split_row
 
 PROGRAM = "So: <code> 6 * 7</code>"
 ANSWER = "It is \\boxed{ 42}."
@@ -49,13 +50,7 @@ async def test_the_row_is_the_conversation_and_the_interpreter_is_masked(play: A
     last = trajectory.turns[-1]
     assert row.tokens == last.prompt_ids + last.completion.token_ids
     assert row.advantage == 1.0  # of +1 and -1
-    response = row.tokens[-len(row.loss_mask) :]
-    parts: list[tuple[int, list[int]]] = []
-    for token, mask in zip(response, row.loss_mask, strict=True):
-        if not parts or parts[-1][0] != mask:
-            parts.append((mask, []))
-        parts[-1][1].append(token)
-    assert [(mask, tokenizer.decode(ids)) for mask, ids in parts] == [
+    assert split_row(row, tokenizer) == [
         (1, PROGRAM),
         (0, shown("42")),
         (1, "<code>print(1)\nprint(2)</code>"),
@@ -141,8 +136,7 @@ async def test_no_sandbox_is_a_failed_rollout_and_not_a_reward(
     with pytest.raises(RolloutError, match="user namespaces were switched off") as failure:
         await play([PROGRAM, ANSWER], method=method)
     assert failure.value.kind == "sandbox"
-    policy = ScriptedPolicy(lambda p, s: encode_text(method.tokenizer, PROGRAM), decode=method.tokenizer.decode)
-    runner = Runner(method, Roles({"policy": policy}), concurrency=1, deadline_s=60)
+    runner = Runner(method, Roles({"policy": script_policy(method.tokenizer, [PROGRAM])}), concurrency=1, deadline_s=60)
     failed = await runner.run_one(Task("t", "What?", ("1",)), Sampling())
     assert (failed.status, failed.failure, failed.reward) == ("failed", "sandbox", None)
 

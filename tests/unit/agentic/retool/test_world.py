@@ -12,8 +12,8 @@ from agentic.retool.rollout import SPEC, ReTool
 from agentic.retool.world import MEANINGS, OPERATORS, WORLD, Computation, draw_demonstration, encode, solve
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.text.tokenizer import encode_text
 from core.types import Sampling
+from tests.kit import script_policy
 
 
 def test_operators_of_demonstrations_do_not_depend_on_the_words() -> None:
@@ -59,9 +59,7 @@ async def test_a_demonstrated_turn_has_the_prompt_of_the_rollout(tokenizer: Any,
 
 async def test_baselines_are_scored_by_what_they_leave_out(tokenizer: Any, isolation: None) -> None:
     recipe = SPEC.load("tiny", ["retool.sandbox.timeout_s=60"])
-    policy = ScriptedPolicy(
-        lambda prompt, sampling: (*encode_text(tokenizer, " 48}"), tokenizer.eos_token_id), decode=tokenizer.decode
-    )
+    policy = script_policy(tokenizer, [" 48}"])
     scores, asked = {}, WORLD.draw_tasks("test", 12)
     for name, make in WORLD.baselines.items():
         baseline = make(recipe, tokenizer)

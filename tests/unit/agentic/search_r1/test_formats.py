@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ from agentic.search_r1.rollout import SPEC, SearchR1
 from agentic.search_r1.world import find_facts
 from core.config import RecipeError
 from core.policy.base import Roles
-from core.policy.scripted import ScriptedPolicy
 from core.rollout.rows import make_rows
-from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
+from tests.kit import call, script_policy
 from tests.unit.agentic.search_r1.conftest import load
 from tests.unit.gateway.templates import make_tokenizer
 
@@ -26,17 +24,9 @@ ANSWER = f"The passage names them: \\boxed{{{OWNER}}}"
 HEAD, TAIL = "\n<|im_start|>user<tool_response>\n", "\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 
 
-def call(name: str = "search", **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
 async def play(service: str, *replies: str) -> tuple[Trajectory, list[str]]:
     """Return the rollout, and what was shown after each turn but the last."""
-    tokenizer, left = make_tokenizer("qwen3"), list(replies)
-
-    def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-        return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
-
+    tokenizer = make_tokenizer("qwen3")
     recipe = load(
         service,
         "search_r1.format=calls",
@@ -45,7 +35,7 @@ async def play(service: str, *replies: str) -> tuple[Trajectory, list[str]]:
         "search_r1.max_tokens=500",
         "model.max_model_len=null",
     )
-    policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+    policy = script_policy(tokenizer, replies, last=False)
     done = await SearchR1(recipe, tokenizer).rollout(TASK, Roles({"policy": policy}), Sampling(seed=1))
     (row,) = make_rows(done.turns, "segment")
     assert sum(row.loss_mask) == sum(len(turn.completion.token_ids) for turn in done.turns)
@@ -58,7 +48,7 @@ async def play(service: str, *replies: str) -> tuple[Trajectory, list[str]]:
 
 
 async def test_a_search_is_a_call_and_its_passages_are_the_tools_message(service: str) -> None:
-    done, shown = await play(service, f"I do not know. {call(query=THING)}", ANSWER)
+    done, shown = await play(service, f"I do not know. {call('search', query=THING)}", ANSWER)
     assert (done.reward, done.status, done.log["answer"], done.log["queries"]) == (1.0, "completed", OWNER, [THING])
     assert done.metrics == {
         "turns": 2, "calls_search": 1, "failed_calls": 0, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0,
@@ -72,9 +62,9 @@ async def test_a_search_is_a_call_and_its_passages_are_the_tools_message(service
     [
         ("I think, and neither search nor answer.", f"\n<|im_start|>user\n{CALL_INVALID}<|im_end|>\n"),
         (f"<search>{THING}</search>", f"\n<|im_start|>user\n{CALL_INVALID}<|im_end|>\n"),
-        (call(question=THING), f"{HEAD}error: search needs the argument query"),
+        (call("search", question=THING), f"{HEAD}error: search needs the argument query"),
         (call("look", query=THING), f"{HEAD}error: there is no tool 'look'; the tools are search"),
-        (call(query=THING) * 2, f"{HEAD}error: call search once in a turn"),
+        (call("search", query=THING) * 2, f"{HEAD}error: call search once in a turn"),
         ("<tool_call>search</tool_call>", f"{HEAD}error: between the tags is no JSON"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from agentic.search_r1.rollout import SPEC, SearchR1
 from core.config import RecipeError
 from core.data.files import write_records
 from core.policy.base import PolicyError, Roles
-from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError, check_roles
 from core.rollout.rows import make_rows, rows_from_groups
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text, special_ids
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy, serve_app, serve_corpus
+from tests.kit import call, script_policy, serve_app, serve_corpus
 from tests.unit.agentic.search_r1.conftest import load
 from tests.unit.gateway.templates import make_tokenizer
 
@@ -384,20 +382,12 @@ async def test_the_longest_page_and_goal_fit_the_context_that_a_recipe_is_accept
     assert page[0].endswith(GOES_ON)
 
 
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
 async def play_calls(pages: str, *replies: str, overrides: Sequence[str] = ()) -> tuple[SearchR1, Trajectory]:
-    tokenizer, left = make_tokenizer("qwen3"), list(replies)
-
-    def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-        return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
-
     calls = "search_r1.format=calls", "search_r1.prompt=released", "search_r1.max_tokens=500"
-    method = SearchR1(load(pages, *BASE[1:], *calls, "search_r1.visit.page_tokens=500", *overrides), tokenizer)
-    policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
-    return method, await method.rollout(TASK, Roles({"policy": policy}), Sampling(seed=1))
+    method = SearchR1(
+        load(pages, *BASE[1:], *calls, "search_r1.visit.page_tokens=500", *overrides), make_tokenizer("qwen3")
+    )
+    return method, await play(method, replies)
 
 
 async def test_a_visit_is_a_call_too_and_its_page_the_tools_message(pages: str) -> None:
@@ -430,7 +420,10 @@ async def test_a_visit_is_a_call_too_and_its_page_the_tools_message(pages: str) 
         (call("visit", goal="its owner"), "error: visit needs the argument page"),
         (call("visit", page=["amber lamp"]), "error: page of visit must be of type string"),
         (call("look", page="void"), "error: there is no tool 'look'; the tools are search, visit"),
-        (call("search", query="x") + call("visit", page="void"), "error: call search or visit once in a turn"),
+        (
+            call("search", query="x") + call("visit", page="void"),
+            "error: call search or visit once in a turn",
+        ),
         (VISIT, CALL_INVALID),
     ],
 )
