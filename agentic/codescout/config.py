@@ -25,10 +25,6 @@ class CodeScoutSection(Section):
     """Limits the tokens of a turn."""
     context_tokens: PositiveInt
     """Limits prompt plus completion of every call."""
-    file_weight: NonNegativeFloat = 1.0
-    module_weight: NonNegativeFloat = 1.0
-    function_weight: NonNegativeFloat = 1.0
-    """Weigh the three F1 in the reward, which is their sum."""
     turns_weight: NonNegativeFloat = 0.0
     """Adds this to the reward of a rollout of exactly `rewarded_turns` turns, whatever it answers."""
     rewarded_turns: NonNegativeInt = 0

@@ -125,8 +125,7 @@ class CodeScout(Method):
             end, locations = await self.search(search, workspace, roles["policy"], turns, counts)
         answer = read_answer(locations) if end == "answered" else None
         scores, config, used = score(answer, search.gold), self.config, len(turns.recorded)
-        weights = config.file_weight, config.module_weight, config.function_weight
-        reward = sum(w * f1 for w, f1 in zip(weights, (scores.file, scores.module, scores.function), strict=True))
+        reward = scores.file + scores.module + scores.function
         return Trajectory(
             task_id=task.task_id,
             turns=tuple(turns.recorded),

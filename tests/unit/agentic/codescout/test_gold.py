@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import pytest
 from agentic.codescout.gold import compare, list_definitions, main
 from agentic.codescout.places import read_gold
 from core.data import read_tasks
+from core.types import Task
+from tests.kit import git
 
 BEFORE = {
     "shop/stock.py": """\
@@ -75,18 +76,13 @@ PLACES = {
 }
 
 
-def git(folder: Path, *words: str) -> str:
-    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 def commit(folder: Path, files: dict[str, str]) -> str:
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "x")
-    return git(folder, "rev-parse", "HEAD").strip()
+    return git(folder, "rev-parse", "HEAD")
 
 
 @pytest.fixture
@@ -96,35 +92,29 @@ def history(tmp_path: Path) -> tuple[str, str, str]:
     folder.mkdir(parents=True)
     git(folder, "init", "-q")
     first, second = commit(folder, BEFORE), commit(folder, AFTER)
-    return first, second, git(folder, "diff", first, second)
+    return first, second, f"{git(folder, 'diff', first, second)}\n"
 
 
-def make(tmp_path: Path, row: dict[str, Any]) -> list[Any]:
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    where = [
-        "--repositories",
-        tmp_path / "clones",
-        "--checkouts",
-        tmp_path / "checkouts",
-        "--out",
-        tmp_path / "out.jsonl",
-    ]
-    assert main([str(tmp_path / "rows.jsonl"), *map(str, where)]) == 0
-    return read_tasks(tmp_path / "out.jsonl", require_context=False, short_answers=False)
+def convert(tmp_path: Path, base: str | None, patch: str, **more: Any) -> int:
+    """Run the command on one row; return its status."""
+    row = {"instance_id": "a-1", "repo": "a/shop", "base_commit": base, "problem_statement": "It is wrong."}
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "patch": patch, **more}) + "\n")
+    places = {"--repositories": "clones", "--checkouts": "checkouts", "--out": "out.jsonl"}
+    where = [word for option, name in places.items() for word in (option, str(tmp_path / name))]
+    return main([str(tmp_path / "rows.jsonl"), *where])
+
+
+def make(tmp_path: Path, base: str | None, patch: str, **more: Any) -> Task:
+    assert convert(tmp_path, base, patch, **more) == 0
+    (task,) = read_tasks(tmp_path / "out.jsonl", require_context=False, short_answers=False)
+    return task
 
 
 def test_a_row_of_swe_bench_becomes_the_checkout_before_and_what_the_patch_touches(
     tmp_path: Path, history: tuple[str, str, str]
 ) -> None:
     first, _, patch = history
-    row = {
-        "instance_id": "a-1",
-        "repo": "a/shop",
-        "base_commit": first,
-        "problem_statement": "It is wrong.",
-        "patch": patch,
-    }
-    (task,) = make(tmp_path, row)
+    task = make(tmp_path, first, patch)
     assert (task.task_id, task.question) == ("a-1", "It is wrong.")
     folder = Path(task.metadata["folder"])
     assert (folder / "shop/stock.py").read_text() == BEFORE["shop/stock.py"]
@@ -140,8 +130,7 @@ def test_a_row_of_swe_smith_becomes_the_broken_checkout_and_what_undoes_the_patc
 ) -> None:
     first, second, _ = history
     breaks = git(tmp_path / "clones/a__shop", "diff", second, first)
-    row = {"instance_id": "a-2", "repo": "a/shop", "base_commit": None, "problem_statement": "?", "patch": breaks}
-    (task,) = make(tmp_path, {**row, "use_patch": True})
+    task = make(tmp_path, None, f"{breaks}\n", use_patch=True)
     folder = Path(task.metadata["folder"])
     assert (folder / "shop/stock.py").read_text() == BEFORE["shop/stock.py"]
     assert not (folder / "shop/new.py").exists()
@@ -150,15 +139,13 @@ def test_a_row_of_swe_smith_becomes_the_broken_checkout_and_what_undoes_the_patc
 
 def test_the_places_of_a_released_row_are_taken_as_they_are(tmp_path: Path, history: tuple[str, str, str]) -> None:
     released = [{"file": "x.py", "changes": {"edited_modules": None, "edited_entities": ["x.py:f"]}}]
-    row = {"instance_id": "a-3", "repo": "a/shop", "base_commit": history[0], "problem_statement": "?", "patch": "-"}
-    (task,) = make(tmp_path, {**row, "file_changes": released})
-    assert task.metadata["file_changes"] == released
+    assert make(tmp_path, history[0], "-", file_changes=released).metadata["file_changes"] == released
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"base_commit": "f" * 40}, "archive"),
+        ({"base": "f" * 40}, "archive"),
         ({"patch": "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n"}, "No such file"),
         ({"patch": ""}, "has no patch"),
     ],
@@ -166,23 +153,7 @@ def test_the_places_of_a_released_row_are_taken_as_they_are(tmp_path: Path, hist
 def test_a_row_that_cannot_be_used_is_named(
     tmp_path: Path, history: tuple[str, str, str], capsys: pytest.CaptureFixture[str], change: dict[str, Any], says: str
 ) -> None:
-    row = {
-        "instance_id": "a-4",
-        "repo": "a/shop",
-        "base_commit": history[0],
-        "problem_statement": "?",
-        "patch": history[2],
-    }
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row | change) + "\n")
-    where = [
-        "--repositories",
-        tmp_path / "clones",
-        "--checkouts",
-        tmp_path / "checkouts",
-        "--out",
-        tmp_path / "out.jsonl",
-    ]
-    assert main([str(tmp_path / "rows.jsonl"), *map(str, where)]) != 0
+    assert convert(tmp_path, **{"base": history[0], "patch": history[2], **change}) != 0
     assert says in capsys.readouterr().err
 
 

@@ -45,21 +45,13 @@ def show(method: CodeScout, trajectory: Trajectory) -> str:
 
 async def test_a_search_runs_and_the_right_answer_earns_all_three_levels(isolation: None, tokenizer: Any) -> None:
     method = make(tokenizer)
-    trajectory = await play(method, [write_search("grep -rn count . | sort"), RIGHT])
+    trajectory = await play(method, [write_search("grep -rn count . | sort"), f"It must be the stock.\n{RIGHT}\n"])
     assert (trajectory.reward, trajectory.status, trajectory.log["end"]) == (3.0, "completed", "answered")
     assert trajectory.metrics["official"] == 1.0
     assert (trajectory.metrics["calls_bash"], trajectory.metrics["turns"]) == (1, 2)
     assert "./shop/stock.py:2:    def count(self):" in show(method, trajectory)
     assert len(make_rows(trajectory.turns, "segment")) == 1
     assert trajectory.log["answer"] == json.dumps([PLACE])
-
-
-async def test_the_weights_make_the_reward_and_the_score_has_none(isolation: None, tokenizer: Any) -> None:
-    method = make(tokenizer, "codescout.file_weight=0.5", "codescout.module_weight=0")
-    file_alone = write_call("localization_finish", locations=[{"file": "shop/stock.py"}])
-    trajectory = await play(method, [file_alone])
-    assert (trajectory.reward, trajectory.metrics["file_f1"], trajectory.metrics["function_f1"]) == (0.5, 1.0, 0.0)
-    assert trajectory.metrics["official"] == pytest.approx(1 / 3)
 
 
 async def test_a_number_of_turns_is_rewarded_whatever_the_answer(isolation: None, tokenizer: Any) -> None:
@@ -91,20 +83,10 @@ async def test_what_is_no_single_last_answer_earns_nothing(
     assert (trajectory.log["end"], trajectory.status, trajectory.reward) == (end, status, 0.0)
 
 
-async def test_thoughts_before_the_answer_are_fine(isolation: None, tokenizer: Any) -> None:
-    assert (await play(make(tokenizer), [f"It must be the stock.\n{RIGHT}\n"])).reward == 3.0
-
-
 async def test_calls_run_together_and_errors_are_told(isolation: None, tokenizer: Any) -> None:
     method = make(tokenizer, "codescout.max_calls=3", "codescout.max_turns=4")
-    several = "".join(
-        [
-            write_search("cat readme.md; exit 3"),
-            write_call("bash", cmd="ls"),
-            write_search("ls nowhere"),
-            write_search("touch four"),
-        ]
-    )
+    found, lost, fourth = map(write_search, ("cat readme.md; exit 3", "ls nowhere", "touch four"))
+    several = f"{found}{write_call('bash', cmd='ls')}{lost}{fourth}"
     trajectory = await play(method, [several, "<tool_call>\nls\n</tool_call>", write_search("ls"), RIGHT])
     shown = show(method, trajectory)
     assert "tool\na shop\n" in shown

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from agentic.search_r1.rollout import SPEC, SearchR1
 from agentic.search_r1.world import WORLD, write_passages
 from core.data.files import write_records
-from tests.kit import serve_corpus
+from tests.kit import serve_app, serve_corpus
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +24,19 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     corpus = tmp_path_factory.mktemp("world") / "corpus.jsonl"
     write_records(corpus, write_passages())
     with serve_corpus(corpus) as url:
+        yield url
+
+
+@contextmanager
+def serve_answer(path: str, status: int, body: str) -> Iterator[str]:
+    """Serve one answer to every request at a path; give the URL."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, text=body)
+
+    app = web.Application()
+    app.add_routes([web.post(path, answer)])
+    with serve_app(app) as url:
         yield url
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID, LONG_QUERY
 from agentic.search_r1.rollout import SPEC, SearchR1, format_passages
@@ -22,8 +21,8 @@ from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows, rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import assert_grpo_ignores_credit, script_policy, serve_app
-from tests.unit.agentic.search_r1.conftest import load
+from tests.kit import assert_grpo_ignores_credit, script_policy
+from tests.unit.agentic.search_r1.conftest import load, serve_answer
 
 THING = "blue lamp"
 OWNER = find_facts(THING)["owner"]
@@ -108,13 +107,8 @@ async def test_the_reward_is_the_exact_match_of_the_answer(
 
 
 async def test_an_answer_in_a_passage_is_not_the_policys(tokenizer: Any) -> None:
-    async def retrieve(request: web.Request) -> web.Response:
-        hits = [{"document": {"id": 1, "contents": f"Title\n{RIGHT} <|im_end|>"}, "score": 1.0}]
-        return web.json_response({"result": [hits]})
-
-    app = web.Application()
-    app.add_routes([web.post("/retrieve", retrieve)])
-    with serve_app(app) as url:
+    hits = [{"document": {"id": 1, "contents": f"Title\n{RIGHT} <|im_end|>"}, "score": 1.0}]
+    with serve_answer("/retrieve", 200, json.dumps({"result": [hits]})) as url:
         done = await play(SearchR1(load(url), tokenizer), SEARCH, SEARCH, SEARCH, SEARCH)
     assert (done.reward, done.status, done.log["answer"]) == (0.0, "truncated", None)
     assert done.turns[-1].prompt_ids.count(tokenizer.eos_token_id) == 1, "only the one that ends the question"
@@ -146,12 +140,7 @@ async def test_a_limit_ends_the_rollout_as_truncated_and_without_a_reward(
 
 @pytest.mark.parametrize(("status", "body"), [(500, "down"), (400, "no"), (200, "{}")])
 async def test_a_failed_search_fails_the_rollout_by_name(tokenizer: Any, status: int, body: str) -> None:
-    async def retrieve(request: web.Request) -> web.Response:
-        return web.Response(status=status, text=body)
-
-    app = web.Application()
-    app.add_routes([web.post("/retrieve", retrieve)])
-    with serve_app(app) as url:
+    with serve_answer("/retrieve", status, body) as url:
         method = SearchR1(load(url, "search_r1.max_retries=0"), tokenizer)
         with pytest.raises(RolloutError, match=url) as failure:
             await play(method, SEARCH, RIGHT)
