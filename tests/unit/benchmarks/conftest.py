@@ -15,6 +15,7 @@ from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.samples import Sample
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
+from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.types import Sampling
 
@@ -44,6 +45,14 @@ def make_sample(task_id: str, repeat: int, **fields: Any) -> Sample:
         "metrics": {}, "log": {}, "graded": {}, "session": 1, "elapsed": 0.0, "cpu_elapsed": 0.0,
     }  # fmt: skip
     return Sample(task_id, repeat, **{**known, **fields})
+
+
+def make_result(variant: str, data: str, official: Sequence[float], *, length: int = 0, **fields: Any) -> EvalResult:
+    """Return a result of tasks of one turn with these scores; `fields` are those that differ."""
+    n = len(official)
+    known: dict[str, Any] = {"turns": [1] * n, "document_tokens": [0] * n, "seconds": 1.0}
+    scores = {"official": list(official)}
+    return EvalResult(variant, data, length, 0, n, scores, **{**known, **fields})
 
 
 class ScriptedModels(EvalModels):

@@ -10,11 +10,10 @@ from benchmarks.aime.published import RELEASED, SLIME, agent_settings, protocol,
 from benchmarks.harness.published import Protocol, join_departures, mark_cell, save_published
 from benchmarks.heldout.evaluate import report_left_out
 from core.report.table import PublishedScore
-from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.types import Sampling
 
-from .conftest import CELL
+from .conftest import CELL, make_result
 
 PROTOCOL = Protocol("theirs", {"prompt": "a", "tasks": 1280, "user": "gpt-5"}, frozenset({"prompt"}))
 SAMPLING = Sampling(temperature=0.7, top_p=0.99)
@@ -68,10 +67,7 @@ def test_aime_under_the_training_preset_does_not_pass_for_the_evaluation() -> No
 
 
 def test_documents_that_lost_their_middle_are_told(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    result = EvalResult(
-        "trained", "dev", 0, 0, 3, {"official": [1.0, 0.0, 0.0]}, [9] * 3, [0] * 3, 1.0,
-        measures={"chunks_left_out": [22, 0, None]},
-    )  # fmt: skip
+    result = make_result("trained", "dev", [1.0, 0.0, 0.0], measures={"chunks_left_out": [22, 0, None]})
     report_left_out(result, folder, MEMAGENT.left_out)
     (line,) = folder.published["departures"]
     assert line.startswith("trained, dev: 1 of 3 tasks lost 22 chunks of the middle of their document")

@@ -12,8 +12,9 @@ from benchmarks.harness.plan import EvaluationError
 from benchmarks.table import command
 from benchmarks.table.data import find_lacking
 from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
-from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
+
+from .conftest import make_result
 
 
 def list_evaluations() -> list[Evaluation]:
@@ -99,13 +100,9 @@ def test_what_is_missing_is_told_with_the_way_to_get_it(tmp_path: Path) -> None:
 
 def save_scores(folder: RunFolder, count: int) -> None:
     """Save a cell of so many tasks; three of four are right."""
-    scores = [1.0, 1.0, 1.0, 0.0] * (count // 4)
-    folder.save_evaluation(
-        EvalResult(
-            "trained", "ruler-hqa", 50, 0, count, {"official": scores}, [3] * count, [7000] * count, 1.0,
-            model="BytedTsinghua-SIA/RL-MemoryAgent-7B", notes={"protocol": "memagent recurrent"},
-        )
-    )  # fmt: skip
+    scores, notes = [1.0, 1.0, 1.0, 0.0] * (count // 4), {"protocol": "memagent recurrent"}
+    model = "BytedTsinghua-SIA/RL-MemoryAgent-7B"
+    folder.save_evaluation(make_result("trained", "ruler-hqa", scores, length=50, model=model, notes=notes))
 
 
 def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,18 +81,8 @@ def test_the_command_finds_them_and_gives_its_status(two_services: Path, capfd: 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_they_and_the_command_end_with_a_starter_that_is_ended(two_services: Path, how: signal.Signals):
     logs, beats = two_services.parent / "logs", two_services.parent / "beats"
-    command = [
-        sys.executable,
-        "-m",
-        "scripts.tokentrue",
-        "serve",
-        "services",
-        str(two_services),
-        "--logs",
-        str(logs),
-        "--",
-    ]
-    command += ["bash", "-c", f"while true; do echo >> {beats}; sleep 0.1; done"]
+    command = [sys.executable, "-m", "scripts.tokentrue", "serve", "services", str(two_services)]
+    command += ["--logs", str(logs), "--", "bash", "-c", f"while true; do echo >> {beats}; sleep 0.1; done"]
     starter = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
     wait_until(beats.exists)
     addresses = yaml.safe_load((logs / ADDRESSES).read_text())

@@ -39,6 +39,8 @@ def test_a_model_that_is_not_there_is_named_before_its_problems(
     arguments = ["--data", "absent.jsonl", "--model", "/no/model", "--out", str(tmp_path / "out")]
     assert cli.main(arguments) == 1
     assert "error: /no/model: no such folder" in capsys.readouterr().err
+    assert cli.main([*arguments, "--variants", "agent-untrained"]) == 1
+    assert "variant agent-untrained: no model for it." in capsys.readouterr().err
 
 
 def test_problems_out_of_reach_are_told_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,12 +30,6 @@ def test_the_worst_router_is_its_mirror() -> None:
     assert call_threshold(pgr, 0.5) == pytest.approx(0.8)
 
 
-def test_equal_scores_are_chance() -> None:
-    pgr = recover_gap(np.ones(10), OUTCOMES)
-    assert average_recovery(pgr) == pytest.approx(0.5)
-    assert call_threshold(pgr, 0.8) == pytest.approx(0.8)
-
-
 def test_a_prompt_that_strong_loses_takes_recovery_back() -> None:
     outcomes = Outcomes(np.array([0.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 1.0, 1.0]))  # a gap of 2 prompts in 4
     # After each call the recovered gap is 1/2, 0, 1/2, 1. The peak at 0.25 lies between two measured shares.

@@ -14,8 +14,8 @@ import pytest
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.routing.baselines import score_by_ridge, score_by_subject
 from benchmarks.routing.evaluate import main, measure_routers, read_scores
-from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
+from tests.unit.benchmarks.conftest import make_result
 
 WORDS = ("proof", "poem")
 
@@ -78,16 +78,10 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
 ) -> None:
     folder = RunFolder.create(tmp_path / "run", {})
     ids = ["test-0-0.1", "test-0-0.5", "test-1-0.1", "test-1-0.5"]
-    result = EvalResult(
-        variant="trained",
-        data="test",
-        length=0,
-        seed=0,
-        n=4,
-        scores={"official": [1.0, 0.0, 1.0, 1.0]},
-        turns=[1] * 4,
-        document_tokens=[0] * 4,
-        seconds=1.0,
+    result = make_result(
+        "trained",
+        "test",
+        [1.0, 0.0, 1.0, 1.0],
         notes={"task_ids": ids},
         measures={
             "p_strong": [0.8, 0.4, 0.2, None],

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from benchmarks.ruler.cwe import CommonWords
-from benchmarks.ruler.fwe import FrequentWords
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import SampleKey, TaskFamily
 from core.types import Task
@@ -39,12 +38,3 @@ def test_cwe_goes_on_beyond_its_word_list() -> None:
     assert len(words) == 10 * 30 + 3 * 29_990
     assert len(set(words)) == 30_000
     assert CommonWords().draw(key).build(100).answers == draft.answers
-
-
-@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.5])
-def test_fwe_asks_for_ranks_two_to_four(alpha: float) -> None:
-    for task in build(FrequentWords(alpha=alpha), 20_000):
-        ranked = Counter(task.context.split(" ")).most_common(5)
-        assert ranked[0][0] == "..."
-        assert [word for word, _ in ranked[1:4]] == list(task.answers)
-        assert ranked[3][1] > ranked[4][1]

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.haystack import Essay, weave
+from benchmarks.ruler.haystack import Essay
 from benchmarks.ruler.niah import Niah
 from benchmarks.ruler.sample import TaskFamily
 from benchmarks.ruler.vt import VariableTracking
@@ -88,9 +88,3 @@ def test_a_limit_below_the_prompt_is_an_error() -> None:
         build(Niah(), 100)
     (task,) = build(Niah(), 100, budget="document")
     assert len(task.context.split()) == task.metadata["length"] <= 100
-
-
-def test_weave_keeps_order_and_finds_places() -> None:
-    text, starts = weave(["a", "b"], [(2, "X"), (0, "Y"), (2, "Z")], "\n")
-    assert text == "Y\na\nb\nX\nZ"
-    assert [text[start] for start in starts] == ["X", "Y", "Z"]

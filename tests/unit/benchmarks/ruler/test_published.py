@@ -27,6 +27,8 @@ from core.text.template import TokenTemplate
 from core.text.tokenizer import encode_text
 from core.types import Task
 
+from ..conftest import make_result
+
 INHERENT = [
     "failed tasks: score 0; published: left out",
     "memory: token ids; published: text without thoughts, encoded again in each turn",
@@ -112,10 +114,8 @@ def test_a_published_score_stands_beside_the_cell_of_its_model(model: Path, tmp_
     options = ["--preset", "published", "--data", str(files), "--published-as", "RL-MemoryAgent-7B"]
     plan = prepare(model, tmp_path / "out", *options)
     cell = plan.cells[0]
-    right = {"official": [1.0] * 96 + [0.0] * 32}
-    plan.folder.save_evaluation(
-        EvalResult(cell.variant, cell.data, 50, 0, 128, right, [3] * 128, [7000] * 128, 1.0, notes=cell.notes)
-    )
+    right = [1.0] * 96 + [0.0] * 32
+    plan.folder.save_evaluation(make_result(cell.variant, cell.data, right, length=50, notes=cell.notes))
     write_report(plan.folder)
     rows = [line for line in (plan.folder.path / "table.md").read_text().splitlines() if "| ruler-hqa | 50 |" in line]
     ours = {line.split(" | ")[0]: line.split(" | ")[6] for line in rows}
@@ -166,13 +166,17 @@ def test_a_long_prompt_loses_its_middle_as_in_the_released_evaluation(model: Pat
 def ten_results(n: int = 2) -> list[EvalResult]:
     """Return a result of each of the ten tasks; task i has the score i / 10 everywhere."""
     return [
-        EvalResult(
-            "trained", f"ruler-{task}", 8192, 0, n, {"official": [i / 10] * n, "strict": [0.0] * n}, [i] * n,
-            [8000] * n, 1.0, {"timeout": 1}, settings={"data": {"task": task}},
+        make_result(
+            "trained",
+            f"ruler-{task}",
+            [i / 10] * n,
+            length=8192,
+            failures={"timeout": 1},
+            settings={"data": {"task": task}},
             notes={"task_ids": [f"{task}-{j}" for j in range(n)], "protocol": "memagent recurrent"},
         )
         for i, task in enumerate(TEN_TASKS)
-    ]  # fmt: skip
+    ]
 
 
 def test_the_average_is_the_mean_over_the_ten_tasks() -> None:
