@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ from tests.contract.backends.conftest import (  # noqa: F401  fixtures
     url,
 )
 from tests.kit import require
+from tests.optional.environments import taught
 
 HERE = Path(__file__).parent
 PYTHON = HERE / ".venv/bin/python"
@@ -64,22 +64,10 @@ def make_agents(*names: str) -> dict[str, Any]:
     return agents
 
 
-def write_recipe(path: Path, folder: Path, agents: Mapping[str, Any], **sections: Any) -> Path:
+def write_recipe(path: Path, folder: Path, agents: Mapping[str, Any]) -> Path:
     """Write a recipe file whose tasks are those of the environments."""
-    recipe = {
-        "method": "agent",
-        "follows": "nothing",
-        "algorithm": {"name": "grpo", "rows": "segment", "kl_loss_coef": 0, "loss_agg": "token"},
-        "model": {"path": str(folder), "max_model_len": 4096, "device": "cpu"},
-        "data": {"train": str(path.with_suffix(".jsonl")), "shuffle": False},
-        "rollout": {"tasks_per_step": len(agents), "group_size": 2, "deadline_s": 300},
-        "optimizer": {"lr": 1e-3},
-        "agent": {"agents": agents},
-        "run": {"steps": 2, "eval_every": 0},
-        **sections,
-    }
-    path.write_text(json.dumps(recipe))
-    return path
+    sizes = {"tasks_per_step": len(agents), "group_size": 2, "deadline_s": 300}
+    return taught.write_recipe(path, folder, "agent", agent={"agents": agents}, rollout=sizes)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,10 +22,6 @@ from tests.kit import save_model, train_tokenizer
 STEPS = 400
 
 
-def write_call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
 def make_tokenizer(texts: Sequence[str]) -> Any:
     return train_tokenizer("\n".join(texts) * 9, 512, template=TOOL_TEMPLATE)
 

@@ -26,7 +26,7 @@ from scripts import tokentrue
 from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
 from tests.contract.backends.table import BACKENDS
-from tests.kit import save_model, script_policy, train_tokenizer
+from tests.kit import call, save_model, script_policy, train_tokenizer
 from tests.optional.environments.conftest import SERVERS, TASKSETS, make_agents, write_recipe
 from tests.optional.environments.taught import watch_training
 
@@ -82,8 +82,7 @@ def reply(prompt: str, chance: Random) -> str:
     offered = [name for name in ("echo_message", "scratchpad_roundtrip", "facts_lookup") if f"{name}(" in prompt]
     if offered and "<|im_start|>tool" not in prompt and chance.random() < 0.7:
         argument = {"echo_message": "message", "scratchpad_roundtrip": "word", "facts_lookup": "entity"}[offered[0]]
-        call = {"name": offered[0], "arguments": {argument: chance.choice(("alpha", "Ada Lovelace"))}}
-        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+        return call(offered[0], **{argument: chance.choice(("alpha", "Ada Lovelace"))})
     return chance.choice(("UP", "DOWN", "[E]", "alpha", "12", "I do not know."))
 
 

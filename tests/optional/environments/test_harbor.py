@@ -24,8 +24,8 @@ from scripts import tokentrue
 from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
 from tests.contract.backends.table import BACKENDS
-from tests.kit import require
-from tests.optional.environments.taught import make_tokenizer, teach, train_exactly, write_call, write_recipe
+from tests.kit import call, require
+from tests.optional.environments.taught import make_tokenizer, teach, train_exactly, write_recipe
 from tests.unit.agentic.coding.harbor_folders import TASKS, write_folder
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
@@ -56,12 +56,12 @@ def test_five_folders_train_on_what_the_engine_sampled(
 ) -> None:
     tasks = write_tasks(folders, tmp_path / "recipe.jsonl")
     first = [TASK.format(statement=task.question) + INSTRUCTIONS.replace(REPAIR, WORK) for task in tasks]
-    calls = [write_call("bash", command=COMMANDS[name]) for name in TASKS]
+    calls = [call("bash", command=COMMANDS[name]) for name in TASKS]
     own = make_tokenizer([*first, *calls])
     renderer, tools = Renderer(own), [SCHEMAS["bash"].to_openai()]
     examples = [
-        (renderer.render([renderer.message("user", text)], tools), encode_turn(own, call))
-        for text, call in zip(first, calls, strict=True)
+        (renderer.render([renderer.message("user", text)], tools), encode_turn(own, said))
+        for text, said in zip(first, calls, strict=True)
     ]
     reader = teach(tmp_path / "model", own, examples)
     sizes = {"tasks_per_step": 5, "group_size": 2, "deadline_s": 400}
@@ -74,7 +74,7 @@ def test_five_folders_train_on_what_the_engine_sampled(
 def reply(prompt: str, chance: Random) -> str:
     """Do the task, do half of it, or end."""
     command = COMMANDS["sorted-names" if "names.txt" in prompt else "two-halves"]
-    return chance.choice((write_call("bash", command=command), write_call("bash", command="ls"), "It is done."))
+    return chance.choice((call("bash", command=command), call("bash", command="ls"), "It is done."))
 
 
 @pytest.mark.parametrize("backend", ["embedded", "slime"])

@@ -39,8 +39,8 @@ from core.worlds import encode_turn
 from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
 from tests.contract.backends.table import BACKENDS
-from tests.kit import require, script_policy
-from tests.optional.environments.taught import make_tokenizer, teach, train_exactly, write_call, write_recipe
+from tests.kit import call, require, script_policy
+from tests.optional.environments.taught import make_tokenizer, teach, train_exactly, write_recipe
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
@@ -52,9 +52,9 @@ QUESTIONS = {
     "diary": "Write the word yes into day.txt.",
 }
 CALLS = {
-    "files": write_call("read_text_file", path="note.txt"),
-    "clock": write_call("convert_time", source_timezone="UTC", time="10:00", target_timezone="Asia/Tokyo"),
-    "diary": write_call("write_file", path="day.txt", content="yes"),
+    "files": call("read_text_file", path="note.txt"),
+    "clock": call("convert_time", source_timezone="UTC", time="10:00", target_timezone="Asia/Tokyo"),
+    "diary": call("write_file", path="day.txt", content="yes"),
 }
 OWN = """
 import os, sys, time
@@ -157,7 +157,7 @@ def test_three_environments_train_on_what_the_engine_sampled(tmp_path: Path, mon
 def reply(prompt: str, chance: Random) -> str:
     """Call what the question needs, call it wrongly, or answer."""
     name = next(name for name, question in QUESTIONS.items() if question in prompt)
-    wrong = write_call("read_text_file", path="/etc/passwd") if name == "files" else write_call("nothing")
+    wrong = call("read_text_file", path="/etc/passwd") if name == "files" else call("nothing")
     return chance.choice((CALLS[name], CALLS[name], wrong, "done", "I do not know."))
 
 
@@ -196,25 +196,25 @@ async def play(own: Path, words: list[str], **keys: Any) -> Trajectory:
 
 
 async def test_a_server_that_ends_fails_the_rollout_and_a_slow_call_is_told(own: Path) -> None:
-    ended = await play(own, [write_call("add", a=1, b=2), write_call("die"), "done"])
+    ended = await play(own, [call("add", a=1, b=2), call("die"), "done"])
     assert (ended.status, ended.failure) == ("failed", "environment")
     assert "the MCP server own ended during die" in str(ended.log)
     began = time.monotonic()
-    slow = await play(own, [write_call("sleep"), "done"], reply_s=15)
+    slow = await play(own, [call("sleep"), "done"], reply_s=15)
     assert (slow.status, slow.reward) == ("completed", 1.0)
     assert time.monotonic() - began < 60
 
 
 async def test_no_rollout_finds_what_another_has_left(own: Path) -> None:
     for _ in range(2):
-        done = await play(own, [write_call("count"), write_call("count"), "done"])
+        done = await play(own, [call("count"), call("count"), "done"])
         assert done.status == "completed"
         events = [str(done.log), *(str(turn.prompt_ids) for turn in done.turns)]
         assert len(done.turns) == 3, events
 
 
 async def test_a_rollout_that_is_cancelled_leaves_no_server(own: Path) -> None:
-    task = asyncio.create_task(play(own, [write_call("sleep"), "done"]))
+    task = asyncio.create_task(play(own, [call("sleep"), "done"]))
     await asyncio.sleep(12)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

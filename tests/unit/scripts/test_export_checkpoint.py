@@ -124,27 +124,20 @@ def test_weights_may_come_from_a_converted_folder_without_generation_config(run,
     assert ends == [AutoTokenizer.from_pretrained(converted).eos_token_id]
 
 
-@pytest.mark.parametrize("problem", ["out", "step", "template"])
-def test_what_cannot_be_exported_is_named(run, tmp_path, capsys, problem):
-    arguments = [str(run.path), "--out", str(tmp_path / "out"), "--license", "mit"]
+def test_what_cannot_be_exported_is_named(run, tmp_path, capsys):
     source = checkpoint.steps(run.checkpoints_path(0))[0]
-    converted = tmp_path / "converted"
+    converted, there, out = tmp_path / "converted", tmp_path / "there", tmp_path / "out"
     weights.save(weights.load(source, device="cpu"), converted, source)
-    expected = {
-        "out": f"{tmp_path / 'out'}: exists already",
-        "step": "no checkpoint of step 7; there are: 5, 10",
-        "template": "has no chat template",
-    }[problem]
-    if problem == "out":
-        (tmp_path / "out").mkdir()
-    elif problem == "step":
-        arguments += ["--step", "7"]
-    else:
-        arguments += ["--checkpoint", str(converted)]
-        (converted / "chat_template.jinja").unlink()
-    assert main(arguments) == 1
-    assert expected in capsys.readouterr().err
-    assert problem == "out" or not (tmp_path / "out").exists()
+    (converted / "chat_template.jinja").unlink()
+    there.mkdir()
+    for words, says in (
+        (["--out", str(there)], f"{there}: exists already"),
+        (["--out", str(out), "--step", "7"], "no checkpoint of step 7; there are: 5, 10"),
+        (["--out", str(out), "--checkpoint", str(converted)], "has no chat template"),
+    ):
+        assert main([str(run.path), "--license", "mit", *words]) == 1
+        assert says in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_run_without_checkpoints_is_told_to_train(run, tmp_path, capsys):

@@ -20,7 +20,7 @@ from core.gateway import Endpoint
 from core.policy.base import Policy, Roles
 from core.rollout.runner import Runner
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy
+from tests.kit import call, script_policy
 
 HERE = __name__
 LONG = "model.max_model_len=2000"
@@ -189,8 +189,7 @@ async def test_messages_before_the_question_are_sent_or_the_rollout_fails(tokeni
 
 
 async def test_the_math_agent_computes_in_the_sandbox_and_is_told_its_mistakes(isolation: None, tokenizer: Any) -> None:
-    calls = [{"name": "python", "arguments": {"code": code}} for code in ("print(6 * 7)", "1 / 0", 3)]
-    words = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
+    words = [call("python", code=code) for code in ("print(6 * 7)", "1 / 0", 3)]
     recipe = load({"a": {"run": "agentic.agent.math_agent.run", "reward": "agentic.agent.rewards.boxed"}}, LONG)
     policy = script_policy(tokenizer, [*words, "So it is \\boxed{42}."])
     task = Task("1", "What is six times seven?", ("42",))

@@ -14,7 +14,6 @@ LOG = st.lists(st.tuples(TOKENS, TOKENS), max_size=4)
 ROW = st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=6).map(
     lambda pairs: ([token for token, _ in pairs], [int(wanted) for _, wanted in pairs])
 )
-NEVER = 9
 
 
 def list_places(row: Row) -> list[tuple[int, ...]]:
@@ -41,26 +40,6 @@ def test_it_counts_what_its_definition_says(log: list, rows: list) -> None:
     assert found["row tokens"] == sum(len(tokens) for tokens, _ in rows)
     assert found["twice"] == found["row tokens"] - len({place for row in rows for place in list_places(row)})
     assert (found["rollouts"], found["rows"]) == (1, len(rows))
-
-
-@given(LOG)
-def test_each_call_alone_is_exact_and_trained_once(log: list) -> None:
-    found = measure(log, make_rows(log))
-    assert (found["trained"], found["again"], found["unseen"]) == (found["sampled"], 0, 0)
-
-
-@given(LOG)
-def test_rows_that_come_twice_are_trained_again_and_computed_twice(log: list) -> None:
-    once, both = measure(log, make_rows(log)), measure(log, make_rows(log) * 2)
-    assert (both["trained"], both["again"], both["unseen"]) == (once["sampled"], once["sampled"], 0)
-    assert both["twice"] == once["twice"] + once["row tokens"]
-
-
-@given(LOG)
-def test_another_token_before_a_reply_makes_its_context_unseen(log: list) -> None:
-    rows = [([NEVER, *tokens], [0, *mask]) for tokens, mask in make_rows(log)]
-    found = measure(log, rows)
-    assert (found["trained"], found["again"], found["unseen"]) == (0, 0, found["sampled"])
 
 
 def test_a_row_of_two_turns_computes_nothing_twice_and_two_rows_their_common_prompt() -> None:
