@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import urllib.request
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -275,8 +274,10 @@ def test_slimes_loss_on_these_rows_is_ours(
 
 def both_losses(slime: Any, parts: list[Any], step: int, recipe: dict[str, Any], batch: int) -> Any:
     """(loss, gradient to each row's logits) of ours and of slime's, on random logits."""
+    from tests.golden.algorithms.make_golden import make_loss_args  # it turns torch.compile off
+
     algorithm = AlgorithmSection.model_validate(recipe["algorithm"])
-    args = loss_arguments(algorithm)
+    args = make_loss_args(algorithm.model_dump(), advantage_estimator=flags.ESTIMATORS[algorithm.loss_mode])
     torch.manual_seed(step)
     rows, logits, kept = [], [], []
     theirs = torch.zeros(())
@@ -357,36 +358,3 @@ def response_logprobs(logits: torch.Tensor, row: Row) -> torch.Tensor:
 def response_entropy(logits: torch.Tensor, row: Row) -> torch.Tensor:
     logprobs = logits[-len(row.loss_mask) - 1 : -1].log_softmax(-1)
     return -(logprobs.exp() * logprobs).sum(-1)
-
-
-def loss_arguments(algorithm: AlgorithmSection) -> Namespace:
-    low, high = algorithm.tis or (None, None)
-    return Namespace(
-        loss_type="policy_loss",
-        advantage_estimator=flags.ESTIMATORS[algorithm.loss_mode],
-        eps_clip=algorithm.clip_ratio_low,
-        eps_clip_high=algorithm.clip_ratio_high,
-        eps_clip_c=algorithm.clip_ratio_c,
-        use_kl_loss=True,
-        kl_coef=0,
-        kl_loss_coef=algorithm.kl_loss_coef,
-        kl_loss_type=algorithm.kl_loss_type,
-        use_unbiased_kl=False,
-        entropy_coef=algorithm.entropy_coef,
-        use_tis=algorithm.tis is not None,
-        tis_clip_low=low,
-        tis_clip=high,
-        custom_tis_function_path=None,
-        custom_advantage_function_path=None,
-        normalize_advantages=False,
-        use_opd=False,
-        get_mismatch_metrics=False,
-        use_opsm=False,
-        use_rollout_logprobs=False,
-        calculate_per_token_loss=False,
-        rollout_temperature=1.0,
-        rollout_top_p=1.0,
-        log_probs_chunk_size=-1,
-        allgather_cp=False,
-        recompute_loss_function=False,
-    )

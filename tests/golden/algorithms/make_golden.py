@@ -14,6 +14,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from itertools import chain, product
@@ -133,35 +134,43 @@ class Slime:
         manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
         return self.manager._post_process_rewards(manager, samples)[1]
 
-    def make_loss_args(self, case: dict[str, Any]) -> SimpleNamespace:
-        config = case["config"]
-        tis_low, tis_high = config.get("tis", (None, None))
-        mask = config.get("tis_mode") == "mask"
-        return SimpleNamespace(
-            loss_type="policy_loss",
-            advantage_estimator="grpo",
-            eps_clip=config.get("clip_ratio_low", 0.2),
-            eps_clip_high=config.get("clip_ratio_high", 0.2),
-            eps_clip_c=config.get("clip_ratio_c"),
-            use_kl_loss=True,
-            kl_loss_coef=config.get("kl_loss_coef", 0.0),
-            kl_loss_type=config.get("kl_loss_type", "low_var_kl"),
-            use_unbiased_kl=False,
-            entropy_coef=config.get("entropy_coef", 0.0),
-            use_tis="tis" in config,
-            tis_clip_low=tis_low,
-            tis_clip=tis_high,
-            custom_tis_function_path="slime.backends.megatron_utils.loss.icepop_function" if mask else None,
-            get_mismatch_metrics=False,
-            use_opsm=False,
-            use_rollout_logprobs=False,
-            calculate_per_token_loss=case["unit"] == "token",
-            rollout_temperature=case.get("temperature", 1.0),
-            rollout_top_p=1.0,
-            log_probs_chunk_size=-1,
-            allgather_cp=False,
-            recompute_loss_function=False,
-        )
+
+def make_loss_args(config: Mapping[str, Any], **others: Any) -> SimpleNamespace:
+    """Make slime's arguments of a loss with these settings of `AlgorithmSection`."""
+    tis_low, tis_high = config.get("tis") or (None, None)
+    mask = config.get("tis_mode") == "mask"
+    return SimpleNamespace(
+        **{
+            "loss_type": "policy_loss",
+            "advantage_estimator": "grpo",
+            "eps_clip": config.get("clip_ratio_low", 0.2),
+            "eps_clip_high": config.get("clip_ratio_high", 0.2),
+            "eps_clip_c": config.get("clip_ratio_c"),
+            "use_kl_loss": True,
+            "kl_coef": 0,
+            "kl_loss_coef": config.get("kl_loss_coef", 0.0),
+            "kl_loss_type": config.get("kl_loss_type", "low_var_kl"),
+            "use_unbiased_kl": False,
+            "entropy_coef": config.get("entropy_coef", 0.0),
+            "use_tis": tis_high is not None,
+            "tis_clip_low": tis_low,
+            "tis_clip": tis_high,
+            "custom_tis_function_path": "slime.backends.megatron_utils.loss.icepop_function" if mask else None,
+            "custom_advantage_function_path": None,
+            "normalize_advantages": False,
+            "use_opd": False,
+            "get_mismatch_metrics": False,
+            "use_opsm": False,
+            "use_rollout_logprobs": False,
+            "calculate_per_token_loss": False,
+            "rollout_temperature": 1.0,
+            "rollout_top_p": 1.0,
+            "log_probs_chunk_size": -1,
+            "allgather_cp": False,
+            "recompute_loss_function": False,
+            **others,
+        }
+    )
 
 
 def compute_kl(slime: Slime) -> dict[str, Any]:
@@ -265,7 +274,8 @@ def compute_grpo(slime: Slime, rows: list[dict[str, Any]], case: dict[str, Any])
     order = list(chain.from_iterable(micro_batches))
     assert sorted(order) == kept
     parts = len({row["rollout_id"] for row in rows}) if per_rollout else len(kept)
-    args = slime.make_loss_args(case)
+    temperature = case.get("temperature", 1.0)
+    args = make_loss_args(case["config"], calculate_per_token_loss=per_token, rollout_temperature=temperature)
     logits = {index: torch.tensor(rows[index]["logits"], requires_grad=True) for index in kept}
     logprobs: list[torch.Tensor] = []
     compute = slime.loss.get_log_probs_and_entropy
