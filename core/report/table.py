@@ -9,6 +9,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from core.report.stats import Estimate, independent_difference, wilson
+from core.runs.progress import format_number
 from core.types import CALLS
 
 COMPARED = ("untrained", "trained")
@@ -326,11 +327,6 @@ def format_length(length: int) -> str:
         if length >= unit and length % unit == 0:
             return f"{length // unit}{suffix}"
     return str(length) if length < 1000 else f"{length / 1024:.1f}K"
-
-
-def format_number(value: float) -> str:
-    """Format 1234.5 as 1,234 and smaller numbers with three digits: 12.3, 0.0123."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def format_change(change: Mapping[str, Any] | None, scale: float, form: str) -> str:

@@ -138,7 +138,7 @@ class Progress:
     def update(self, step: int, **values: float) -> None:
         """Show `step` of the total with `values`; `failures` appears only when it is above 0."""
         self._values = "  ".join(
-            f"{'tok/s' if name == 'tokens_per_second' else name} {_format_number(value)}"
+            f"{'tok/s' if name == 'tokens_per_second' else name} {format_number(value)}"
             for name, value in values.items()
             if name != "failures" or value > 0
         )
@@ -167,8 +167,9 @@ class Progress:
             self._board.__exit__()
 
 
-def _format_number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def format_number(value: float) -> str:
+    """Format 1234.5 as 1,234 and smaller numbers with three digits: 12.3, 0.0123."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def show_rollout(trajectories: Sequence[Trajectory], token_bytes: TokenBytes) -> str:
