@@ -126,7 +126,7 @@ def test_text_stays_text_for_hydra(word: str) -> None:
     assert as_hydra("a.b", "/data/x-y_1.z") == "a.b=/data/x-y_1.z"
 
 
-A, R, M, T = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model", "trainer"
+A, R = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
 def override(key: str, value: object) -> tuple[str, str]:
@@ -178,32 +178,10 @@ BROKEN: list[tuple[str, str]] = [
     ("verl.overrides={trainer/v1.x: 1}", "verl: overrides.trainer/v1.x"),
     ("verl.overrides={trainer.: 1}", "verl: overrides.trainer."),
     ("verl.overrides={'trainer.device=cpu x.y': 1}", "verl: overrides.trainer.device=cpu x.y"),
-    # Settings that the recipe gives.
-    override("data.train_batch_size", 8),
-    override("data.train_files", "x.parquet"),
-    override("data.max_prompt_length", 1),
-    override("data.shuffle", False),
-    override(f"{M}.path", "/other"),
-    override(f"{M}.enable_gradient_checkpointing", False),
-    override(f"{A}.ppo_mini_batch_size", 1),
-    override(f"{A}.use_dynamic_bsz", False),
-    override(f"{A}.ppo_max_token_len_per_gpu", 1),
-    override(f"{A}.clip_ratio_high", 0.5),
-    override(f"{A}.use_kl_loss", False),
-    override(f"{A}.kl_loss_coef", 1),
-    override(f"{A}.entropy_coeff", 1),
-    override(f"{A}.optim.lr", 1),
-    override(f"{A}.optim.betas", [0.9, 0.9]),
-    override(f"{R}.n", 2),
+    # Every setting that the recipe gives, also where hydra is told to add or to force it.
+    *(override(key, 1) for key in settings_of() if not key.startswith("+")),
     override(f"+{R}.n", 2),
     override(f"++{R}.temperature", 0.1),
-    override(f"{R}.max_model_len", 9),
-    override(f"{R}.agent.agent_loop_config_path", "x.yaml"),
-    override(f"{T}.v1.trainer_mode", "sync"),
-    override(f"{T}.total_training_steps", 5),
-    override(f"{T}.save_freq", 5),
-    override(f"{T}.nnodes", 3),
-    override(f"{T}.default_local_dir", "x"),
     # Estimators and what else would take a row for a rollout.
     *(override("algorithm.adv_estimator", name) for name in ("rloo", "gae", "reinforce_plus_plus", "remax", "opo")),
     override("algorithm.use_kl_in_reward", True),
