@@ -28,7 +28,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -143,17 +142,16 @@ def run_git(folder: Path, *words: str, stdin: bytes = b"") -> bytes:
     return subprocess.run(command, input=stdin, check=True, capture_output=True, env=environment).stdout
 
 
-def read_rows(path: str, limit: int | None) -> Iterator[Mapping[str, Any]]:
+def read_rows(path: str) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a data set; one without an issue is left out, as in the released code."""
-    rows = (row for _, row in read_records(path) if str(row.get("problem_statement") or "").strip())
-    return islice(rows, limit)
+    return (row for _, row in read_records(path) if str(row.get("problem_statement") or "").strip())
 
 
 @show_errors(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     tasks, refused = list[Task](), list[str]()
-    for row in read_rows(options.rows, options.limit):
+    for row in read_rows(options.rows):
         try:
             tasks.append(make_task(row, options.repositories, options.checkouts))
         except DataError as error:
@@ -171,6 +169,5 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("rows", metavar="ROWS", help="a file, or a data set of the hub")
     parser.add_argument("--repositories", type=Path, required=True, metavar="DIR", help="holds the git clones")
     parser.add_argument("--checkouts", type=Path, required=True, metavar="DIR", help="gets a folder for each row")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N rows")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser

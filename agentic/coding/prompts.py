@@ -10,13 +10,10 @@ TASK = "{statement}\n"
 REPAIR = "Repair the repository in the current folder. Change its source, not its tests."
 WORK = "Work in the current folder."
 """Stands for REPAIR where the tests are elsewhere, and look at the whole folder."""
-INSTRUCTIONS = (
-    "Repair the repository in the current folder. Change its source, not its tests. When you are done, answer without "
-    "a tool call.\n"
-)
+INSTRUCTIONS = f"{REPAIR} When you are done, answer without a tool call.\n"
 FENCE_INSTRUCTIONS = (
-    "Repair the repository in the current folder. Change its source, not its tests. Write one shell command, or a few "
-    "lines, in a ```bash block; it is run, and you are shown its output. When you are done, answer without a block.\n"
+    f"{REPAIR} Write one shell command, or a few lines, in a ```bash block; it is run, and you are shown its output. "
+    "When you are done, answer without a block.\n"
 )
 REWRITE_INSTRUCTIONS = "Write the whole repaired file in a ```python block.\n"
 SUMMARY_REQUEST = (

@@ -31,9 +31,9 @@ from benchmarks.aime.statistics import AimeStatistics, aime_statistics
 from benchmarks.harness.command import (
     EvalPlan,
     Evaluator,
-    check_untrained,
     create_folder,
     fill_defaults,
+    lack_untrained,
     sampling_fields,
 )
 from benchmarks.harness.models import EvalModels
@@ -65,7 +65,8 @@ def prepare(options: argparse.Namespace) -> AimePlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     named = {"single": options.untrained or options.model, "agent-untrained": options.untrained, "agent": options.model}
     variants = options.variants or [variant for variant in VARIANTS if named[variant] is not None]
-    check_untrained("agent-untrained", variants, options)
+    if "agent-untrained" in variants and options.untrained is None:
+        raise lack_untrained("agent-untrained")
     for variant in variants:
         if not is_hub_id(named[variant]):
             resolve(named[variant])  # before anything is downloaded

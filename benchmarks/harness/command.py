@@ -117,12 +117,9 @@ def check_model_options(options: argparse.Namespace) -> None:
             )
 
 
-def check_untrained(variant: str, variants: Collection[str], options: argparse.Namespace) -> None:
-    """Raise EvaluationError if `variant`, which --untrained names the model of, is asked for without it."""
-    if variant in variants and options.untrained is None:
-        raise EvaluationError(
-            f"variant {variant}: no model for it. Name the one that training started from: --untrained."
-        )
+def lack_untrained(variant: str) -> EvaluationError:
+    """Return the error of a variant of the start model, which --untrained has not named."""
+    return EvaluationError(f"variant {variant}: no model for it. Name the one that training started from: --untrained.")
 
 
 MODEL_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
@@ -151,9 +148,7 @@ class EvalTarget:
         if name == "trained":
             raise EvaluationError(f"{self.folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
         if name.startswith("untrained"):
-            raise EvaluationError(
-                f"variant {name}: no model for it. Name the one that training started from: --untrained."
-            )
+            raise lack_untrained(name)
         raise EvaluationError(
             f"variant {name}: seed {seed} has no model for it in {self.folder.path}. Train it: tokentrue train "
             f"{self.recipe.method} --preset {self.folder.path / 'config.yaml'} --out {self.folder.path} "

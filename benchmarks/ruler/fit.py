@@ -30,15 +30,11 @@ Length = Annotated[int, BeforeValidator(parse_length)]
 def token_counter(tokenizer: Any) -> Callable[[str], int]:
     """Return a function from a text to its number of tokens, without special tokens.
 
-    `tokenizer` is a Hugging Face tokenizer, a `tokenizers.Tokenizer`, or any callable from text to a list of ids.
+    `tokenizer` is one of Hugging Face, or any callable from text to a list of ids.
     """
-    if hasattr(tokenizer, "encode_batch"):
-        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
     if hasattr(tokenizer, "convert_ids_to_tokens"):
         return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    if callable(tokenizer):
-        return lambda text: len(tokenizer(text))
-    raise TypeError(f"a tokenizer must be callable or a Hugging Face tokenizer, got {type(tokenizer).__name__}")
+    return lambda text: len(tokenizer(text))
 
 
 def fit_units(

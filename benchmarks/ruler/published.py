@@ -30,13 +30,6 @@ _ESSENTIAL = frozenset(
 )
 
 
-def protocol_name(variant: str, window: Window | None = None) -> str:
-    """Return the name of the protocol of a variant: how documents are read."""
-    if variant != "full-context":
-        return "memagent recurrent"
-    return "memagent openai" if window is None else f"memagent openai {window.prompt_tokens // 1000}K"
-
-
 @cache
 def protocol(variant: str, data: str, window: Window | None = None) -> Protocol:
     """Return the published protocol of a variant on the data sets `hqa` or `ruler`."""
@@ -49,7 +42,8 @@ def protocol(variant: str, data: str, window: Window | None = None) -> Protocol:
         "failed tasks": "left out",
         **_memory(variant, "text without thoughts, encoded again in each turn"),
     }
-    return Protocol(protocol_name(variant, whole), settings, _ESSENTIAL & settings.keys())
+    name = f"memagent openai {whole.prompt_tokens // 1000}K" if variant == "full-context" else "memagent recurrent"
+    return Protocol(name, settings, _ESSENTIAL & settings.keys())
 
 
 def our_settings(

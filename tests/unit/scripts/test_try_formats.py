@@ -19,9 +19,6 @@ from scripts.try_formats import count_understood, has_weights, list_formats
     ("method", "key", "formats"),
     [
         ("retool", "retool.format", ("tags", "fences", "calls")),
-        ("search_r1", "search_r1.format", ("tags", "calls")),
-        ("toolorchestra", "toolorchestra.format", ("hermes", "calls", "compact")),
-        ("agentflow", "agentflow.format", ("official", "released", "fences", "compact")),
         ("memagent", "memagent.answer_format", ("boxed", "the_answer_is")),
         ("compaction", "", ("as it is",)),
     ],

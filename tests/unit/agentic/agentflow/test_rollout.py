@@ -43,16 +43,11 @@ async def test_plan_then_steps_until_verified_then_the_answer(tell):
     assert story.trajectory.log["ending"] == "verified"
 
 
-async def test_without_a_stop_the_steps_end_at_max_steps(tell):
-    story = await tell({**ROLES, "policy": [NEXT.format("x")], "verifier": [GO]}, max_steps=3)
+async def test_without_a_stop_the_steps_end_at_max_steps_and_an_unclear_verdict_is_none(tell):
+    verdicts = [GO, "a non-stop flight", "STOP?"]
+    story = await tell({**ROLES, "policy": [NEXT.format("x")], "verifier": verdicts}, max_steps=3)
     assert roles_of(story.trajectory.turns).count("planner.next_step") == 3
-    assert story.trajectory.log["ending"] == "max_steps"
-    assert story.trajectory.reward == 0.0
-
-
-async def test_an_unclear_verdict_is_no_stop_and_is_counted(tell):
-    story = await tell({**ROLES, "policy": [NEXT.format("x")], "verifier": ["a non-stop flight"]}, max_steps=2)
-    assert story.trajectory.metrics["steps"] == 2
+    assert (story.trajectory.log["ending"], story.trajectory.reward) == ("max_steps", 0.0)
     assert story.trajectory.metrics["verdict_errors"] == 2
 
 

@@ -10,16 +10,14 @@ from unittest.mock import Mock
 import pytest
 
 from agentic.search_r1 import visit
-from agentic.search_r1.formats import FORMATS
 from agentic.search_r1.prompts import CALL_INVALID, GOES_ON, INFORMATION, INSTRUCTIONS, INVALID, NO_PAGE, NOTHING
-from agentic.search_r1.rollout import SPEC, SearchR1
+from agentic.search_r1.rollout import SearchR1
 from core.config import RecipeError
 from core.data.files import write_records
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError, check_roles
 from core.rollout.rows import make_rows, rows_from_groups
 from core.rollout.turns import Turns
-from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text, special_ids
 from core.types import Sampling, Task, Trajectory
 from tests.kit import call, script_policy, serve_corpus
@@ -426,11 +424,3 @@ async def test_a_call_that_reads_no_page_is_told_so(pages: str, reply: str, told
     assert told in show(method, done)
     invalid = not told.startswith(("error: there is no page", "error: nothing"))
     assert (done.reward, done.metrics["invalid_actions"], done.metrics["failed_calls"]) == (1.0, invalid, not invalid)
-
-
-def test_every_format_knows_visits(tokenizer: Any) -> None:
-    """A format that is added must read and show them."""
-    assert set(FORMATS) == {"tags", "calls"}
-    read = FORMATS["tags"](Renderer(tokenizer), visits=True).read((), encode_text(tokenizer, f"so {GOAL}{RIGHT}"))
-    assert read == ("visit", "amber lamp\n its owner")
-    assert SPEC.load("tiny").search_r1.visit is None

@@ -143,22 +143,16 @@ async def test_without_tau2_the_fault_says_how_to_get_it() -> None:
 
 
 @pytest.mark.parametrize("place", ["python", "data"])
-async def test_a_wrong_place_of_tau2_names_the_path_and_the_setting(tmp_path: Path, place: str) -> None:
-    absent = str(tmp_path / "absent")
-    workers = Workers(absent) if place == "python" else Workers(data=absent)
-    with pytest.raises(EnvironmentFault, match=f"{absent}.*--tau2-{place}.*environment.options.{place}") as caught:
-        workers.pick()
+def test_a_wrong_place_of_tau2_is_a_fault_and_a_run_is_refused_at_its_start(tmp_path: Path, place: str) -> None:
+    places = {place: str(tmp_path / "absent")}
+    with pytest.raises(EnvironmentFault, match=rf"absent.*--tau2-{place}.*environment.options.{place}") as caught:
+        Workers(**places).pick()
     assert caught.value.kind == "env_process"
-
-
-@pytest.mark.parametrize("place", ["python", "data"])
-def test_a_run_is_refused_at_its_start_where_tau2_cannot_be(tmp_path: Path, place: str) -> None:
-    section = EnvironmentSection(path=WORLDS, options={place: str(tmp_path / "absent")})
     with pytest.raises(RecipeError, match=f"absent.*options.{place}.*toolorchestra.environment=null"):
-        make_environment_factory(section)
+        make_environment_factory(EnvironmentSection(path=WORLDS, options=places))
 
 
-async def test_an_interpreter_that_does_not_run_is_a_fault(tmp_path: Path) -> None:
+def test_an_interpreter_that_does_not_run_is_a_fault(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_bytes(b"no program")
     broken.chmod(0o755)
