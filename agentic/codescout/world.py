@@ -218,9 +218,9 @@ def draw_made_up(rng: Random) -> Task:
 
 def demonstrate(rng: Random, recipe: CodeScoutRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Let the searcher play rollouts in new repositories, and yield the turns of each."""
-    method, searcher = MadeUpCodeScout(recipe, tokenizer), make_searcher(tokenizer, partial(write_turn, rng))
-    while True:
-        yield play(method, draw_made_up(rng), searcher)
+    method = MadeUpCodeScout(recipe, tokenizer)
+    while True:  # a scripted policy keeps its calls, so each rollout has its own
+        yield play(method, draw_made_up(rng), make_searcher(tokenizer, partial(write_turn, rng)))
 
 
 def play(method: CodeScout, task: Task, searcher: Policy) -> list[Example]:

@@ -155,21 +155,6 @@ def test_a_corrupt_checkpoint_stops_the_run_with_its_name(launcher: Launcher, pr
     assert (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_bytes() == metrics
 
 
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (["memagent.max_chunks=1"], "error: step 3: every rollout of 3 steps in a row failed: 8 x overlong_document"),
-        (["model.max_model_len=40"], "error: step 3: every rollout of 3 steps in a row failed: 8 x too_long"),
-    ],
-)
-def test_a_run_that_cannot_go_on_says_why(
-    launcher: Launcher, preset: Path, tmp_path: Path, overrides: list[str], named: str
-):
-    output = launcher.run(arguments(preset, tmp_path / "run", overrides), status=1)
-    assert named in output
-    assert "Traceback" not in output
-
-
 def test_more_steps_and_seeds_continue_a_run(launcher: Launcher, preset: Path, tmp_path: Path):
     """As if it had been asked for them at once, but for the evaluation that ended it the first time."""
     whole = ["run.steps=3", "run.seeds=[0, 1]"]
