@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraSection
@@ -49,6 +50,7 @@ class FuncCallRollout:
         self._note = ""
         self._config = config
         self._renderer = renderer
+        self._truncate = partial(truncate, config, renderer)
         self._experts = experts
         self._task = task
         self._format = make_format(config.format, renderer.tokenizer)
@@ -163,9 +165,6 @@ class FuncCallRollout:
 
     def _role(self, role: str) -> str:
         return "user" if role == "tool" and self._config.format == "compact" else role
-
-    def _truncate(self, text: str) -> str:
-        return truncate(self._config, self._renderer, text)
 
 
 def read_calls(reply: ChatReply) -> list[ToolCall] | CallError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from agentic.toolorchestra.config import ToolName, ToolOrchestraSection
 from agentic.toolorchestra.context import Workspace, drop_oldest, message_budget, truncate
@@ -53,6 +54,7 @@ class QaRollout:
         self.schemas = tool_schemas(config, experts)
         self._config = config
         self._renderer = renderer
+        self._truncate = partial(truncate, config, renderer)
         self._tools = tools
         self._experts = experts
         self._task = task
@@ -146,6 +148,3 @@ class QaRollout:
             return ""
         left = self._budget - sum(len(message.ids) for message in self._question)
         return self.workspace.render(self._renderer.tokenizer, self._config.budget, left)
-
-    def _truncate(self, text: str) -> str:
-        return truncate(self._config, self._renderer, text)

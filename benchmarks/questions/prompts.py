@@ -240,9 +240,7 @@ def read_program(text: str) -> str:
 
 
 def judge_message(problem: str, answer: str, reference: str) -> str:
-    values = {"problem": problem, "answer": answer, "reference": reference}
-    parts = JUDGE.split("{")
-    return parts[0] + "".join(values[name] + rest for name, _, rest in (part.partition("}") for part in parts[1:]))
+    return JUDGE.format(problem=problem, answer=answer, reference=reference)
 
 
 def agrees_at_once(answer: str, reference: str) -> bool | None:

@@ -30,7 +30,6 @@ from agentic.agentflow.world import (
 )
 from core.policy.base import Roles
 from core.rollout.runner import Runner
-from core.sandbox import Sandbox, SandboxUnavailable
 from core.types import Sampling, Task, Trajectory
 from core.worlds import SPLITS
 
@@ -97,12 +96,8 @@ def tokenizer() -> Any:
     return WORLD.train_tokenizer()
 
 
-@pytest.fixture(scope="module")
-def recipe() -> Any:
-    try:
-        Sandbox()
-    except SandboxUnavailable as problem:
-        pytest.skip(f"no isolation here: {problem}")
+@pytest.fixture
+def recipe(isolation: None) -> Any:
     return SPEC.load("tiny")
 
 

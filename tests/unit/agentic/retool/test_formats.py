@@ -21,15 +21,6 @@ FENCE = "I compute.\n```python\nprint(6 * 7)\n```\n"
 ANSWER = "It is \\boxed{42}."
 
 
-def write_program(template: str, **arguments: Any) -> str:
-    if template == "qwen3_coder":
-        body = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items())
-        return f"<tool_call>\n<function=python>\n{body}</function>\n</tool_call>"
-    if template == "llama3":
-        return json.dumps({"name": "python", "parameters": arguments})
-    return call("python", **arguments)
-
-
 async def play(form: str, *replies: str, template: str = "qwen3") -> tuple[Trajectory, Any]:
     """Play a rollout in which the policy writes these replies; it ends a reply where no text stops it."""
     tokenizer = make_tokenizer(template)
@@ -93,18 +84,22 @@ async def test_the_last_python_fence_without_an_answer_behind_it_is_run(
 RESULT = "\n<|im_start|>user<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 
 
+LLAMA_CALL = json.dumps({"name": "python", "parameters": {"code": "print(6 * 7)"}})
+LLAMA_RESULT = '<|im_start|>ipython<|h|>\n\n"42"<|im_end|><|im_start|>assistant<|h|>\n\n'
+
+
 @pytest.mark.parametrize(
-    ("template", "shown"),
+    ("template", "thought", "said", "shown"),
     [
-        ("qwen3", RESULT),
-        ("qwen3_coder", RESULT),
-        ("qwen3_thinking", f"{RESULT}<think>\n"),
-        ("llama3", '<|im_start|>ipython<|h|>\n\n"42"<|im_end|><|im_start|>assistant<|h|>\n\n'),
+        ("qwen3", "", call("python", code="print(6 * 7)"), RESULT),
+        ("qwen3_thinking", "</think>\n\n", call("python", code="print(6 * 7)"), f"{RESULT}<think>\n"),
+        ("llama3", "", LLAMA_CALL, LLAMA_RESULT),
     ],
 )
-async def test_a_call_is_read_as_the_template_writes_it(template: str, shown: str, isolation: None) -> None:
-    thought = "</think>\n\n" if template == "qwen3_thinking" else ""
-    called, answered = thought + write_program(template, code="print(6 * 7)"), thought + ANSWER
+async def test_a_call_is_read_as_the_template_writes_it(
+    template: str, thought: str, said: str, shown: str, isolation: None
+) -> None:
+    called, answered = thought + said, thought + ANSWER
     trajectory, tokenizer = await play("calls", called, answered, template=template)
     assert split(trajectory, tokenizer) == [
         (True, f"{called}<|im_end|>"),
