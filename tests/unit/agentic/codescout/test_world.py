@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from random import Random
 from typing import Any
 
 import pytest
@@ -85,15 +84,3 @@ async def test_the_shortcuts_answer_and_are_seldom_right(isolation: None, tokeni
         ]
         assert all(each.log["end"] == "answered" for each in done)
         assert sum(each.reward == 3.0 for each in done) <= most
-
-
-def test_demonstrations_end_and_fit_the_preset(tokenizer: Any) -> None:
-    recipe = SPEC.load("tiny")
-    assert WORLD.demonstrate is not None
-    shown = WORLD.demonstrate(Random(0), recipe, tokenizer)
-    for _ in range(40):
-        turns = next(shown)
-        assert 2 <= len(turns) <= recipe.codescout.max_turns
-        for prompt, completion in turns:
-            assert len(completion) <= recipe.codescout.max_tokens
-            assert len(prompt) + recipe.codescout.max_tokens <= recipe.codescout.context_tokens

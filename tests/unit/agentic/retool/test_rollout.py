@@ -194,7 +194,5 @@ def test_the_program_of_a_reply(reply: str, program: str | None) -> None:
 def test_a_recipe_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"retool.context_tokens is 192, and model.max_model_len=100"):
         SPEC.load("tiny", ["model.max_model_len=100"])
-    with pytest.raises(RecipeError, match=r"set algorithm.rows=segment"):
-        SPEC.load("tiny", ["algorithm.rows=turn"])
     with pytest.raises(RecipeError, match=r"sandbox.memory_mb"):
         SPEC.load("tiny", ["retool.sandbox.memory_mb=1"])
