@@ -24,6 +24,7 @@ Run:  bash agentic/codescout/run.sh                         # tiny: two CPU core
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -240,7 +241,7 @@ class CodeScout(Method):
 
     async def run_command(self, command: str, search: SearchTask, workspace: RepositoryWorkspace) -> tuple[str, bool]:
         """Run a command in the repository. Return its output, and whether it met a limit."""
-        go = f"cd {search.folder}\n" if search.folder else ""
+        go = f"cd {shlex.quote(search.folder)}\n" if search.folder else ""
         result = await workspace.exec(
             f"exec 2>&1\n{go}{command}",
             timeout_s=self.config.command_timeout_s,

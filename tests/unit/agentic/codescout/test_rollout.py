@@ -108,7 +108,8 @@ async def test_a_command_that_does_not_end_is_stopped_and_told(isolation: None, 
 async def test_a_checkout_is_shown_where_it_lies_and_cannot_be_changed(
     isolation: None, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = Path("runs/data").resolve() / tmp_path_factory.mktemp("checkout").name  # /tmp is the workspace's own
+    name = f"a {tmp_path_factory.mktemp('checkout').name}"
+    folder = Path("runs/data").resolve() / name  # /tmp is the workspace's own
     (folder / "shop").mkdir(parents=True)
     try:
         (folder / "shop/stock.py").write_text(FILES["shop/stock.py"])
