@@ -1,4 +1,4 @@
-"""The frame of evaluators that play the tasks of one file, whose published scores stand beside ours."""
+"""Plans and runs the evaluators that play the tasks of one file and print published scores beside ours."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Length = Annotated[int, BeforeValidator(parse_length)]
 def token_counter(tokenizer: Any) -> Callable[[str], int]:
     """Return a function from a text to its number of tokens, without special tokens.
 
-    `tokenizer` is one of Hugging Face, or any callable from text to a list of ids.
+    `tokenizer` is a Hugging Face tokenizer, or any callable from text to a list of ids.
     """
     if hasattr(tokenizer, "convert_ids_to_tokens"):
         return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

@@ -61,7 +61,7 @@ async def serve(
     """Serve a session that is open already, unless `options` of the gateway open it on request."""
     wanted = SessionSettings(**{"max_context": 100_000, **settings})
     gateway = Gateway({"policy": model.policy}, model.tokenizer, wanted, **(options or {}))
-    if not gateway._open_on_request:
+    if not (options or {}).get("open_on_request"):
         gateway.open_session("one", Sampling(max_new_tokens=4096))
     async with serve_gateway(gateway, listener) as url, aiohttp.ClientSession() as http:
         yield gateway, Client(http, url, "one")
@@ -678,7 +678,10 @@ async def test_an_idle_session_is_finished_and_told():
     model = make_model(calling=0)
     model.policy._latency = 0.4  # a request that runs for longer than the limit is not idle
     told: list[tuple[str, Any]] = []
-    tell = lambda finished, written: told.append((finished.session_id, written))  # noqa: E731
+
+    def tell(finished: Any, written: Any) -> None:
+        told.append((finished.session_id, written))
+
     async with serve(model, {"open_on_request": True, "on_finish": tell}, max_idle_s=0.2) as (gateway, client):
         body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
         await client.post("/v1/chat/completions", body)

@@ -13,6 +13,7 @@ from core.report.table import (
     markdown,
     means_table,
     published_table,
+    section_tables,
     split_table,
 )
 from core.runs.evaluation import EvalResult
@@ -119,3 +120,19 @@ def test_shares_of_the_calls_are_split_by_label(flat: RunFolder) -> None:
     assert (shares["fact", "trained"], shares["sum", "trained"]) == (["100", "0"], ["0", "100"])
     assert (shares["sum", "untrained"], shares["sum", "always"]) == (["50", "50"], ["–", "–"])
     assert [row[:3] for row in rows[3:6]] == [["fact", variant, "2"] for variant in ("untrained", "trained", "always")]
+
+
+def test_titles_are_words_and_scores_that_are_the_same_have_one_table(empty: RunFolder) -> None:
+    for variant, scores in (("trained", [1.0, 0.0]), ("untrained", [0.0, 0.0])):
+        name = "niah+bare-question=True+num-k=4"
+        for length in (448, 896):
+            every = {"official": scores, "strict": scores, "other": [0.0, 1.0]}
+            empty.save_evaluation(EvalResult(variant, name, length, 0, 2, every, [1, 1], [length] * 2, 1.0))
+    summary = build_summary(empty)
+    titles = [title for title, _ in section_tables(summary["data"], summary)]
+    assert titles == [
+        "niah (bare question, num k 4) · official, strict score, mean and 95% CI in %",
+        "niah (bare question, num k 4) · other score, mean and 95% CI in %",
+        "niah (bare question, num k 4) · trained minus each other variant, in points, paired by task, 95% CI",
+        "niah (bare question, num k 4) · cost",
+    ]

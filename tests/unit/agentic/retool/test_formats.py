@@ -85,6 +85,7 @@ RESULT = "\n<|im_start|>user<tool_response>\n42\n</tool_response><|im_end|>\n<|i
 
 
 LLAMA_CALL = json.dumps({"name": "python", "parameters": {"code": "print(6 * 7)"}})
+CODER_CALL = "<tool_call>\n<function=python>\n<parameter=code>\nprint(6 * 7)\n</parameter>\n</function>\n</tool_call>"
 LLAMA_RESULT = '<|im_start|>ipython<|h|>\n\n"42"<|im_end|><|im_start|>assistant<|h|>\n\n'
 
 
@@ -92,6 +93,7 @@ LLAMA_RESULT = '<|im_start|>ipython<|h|>\n\n"42"<|im_end|><|im_start|>assistant<
     ("template", "thought", "said", "shown"),
     [
         ("qwen3", "", call("python", code="print(6 * 7)"), RESULT),
+        ("qwen3_coder", "", CODER_CALL, RESULT),
         ("qwen3_thinking", "</think>\n\n", call("python", code="print(6 * 7)"), f"{RESULT}<think>\n"),
         ("llama3", "", LLAMA_CALL, LLAMA_RESULT),
     ],
