@@ -74,15 +74,17 @@ def cluster(recipe: Recipe) -> SlimeSection:
 
 
 def check_algorithm(recipe: Recipe) -> None:
-    """Raise RecipeError for an algorithm that slime's rows or slime's loss cannot have."""
-    algorithm = recipe.algorithm
-    refuse_embedded_only(recipe, "slime", within="algorithm.")
+    """Raise RecipeError for an algorithm that slime's rows or slime's loss cannot have. Those of vime are the same."""
+    algorithm, name = recipe.algorithm, recipe.slime.framework if recipe.slime else "slime"
+    refuse_embedded_only(recipe, name, within="algorithm.")
     if algorithm.loss_mode not in ESTIMATORS:
-        raise RecipeError(f"algorithm.loss_mode={algorithm.loss_mode} is no loss of slime; use {', '.join(ESTIMATORS)}")
+        raise RecipeError(
+            f"algorithm.loss_mode={algorithm.loss_mode} is no loss of {name}; use {', '.join(ESTIMATORS)}"
+        )
     if algorithm.adv_estimator in TURN_ESTIMATORS and algorithm.rows != "turn":
         raise RecipeError(
             f"algorithm.adv_estimator={algorithm.adv_estimator} gives the turns of a row different advantages, and a "
-            "row of slime has one; set algorithm.rows=turn"
+            f"row of {name} has one; set algorithm.rows=turn"
         )
 
 

@@ -71,6 +71,13 @@ def test_functions_and_servers_are_vimes() -> None:
     assert served["vllm"][1]["server_groups"][0]["overrides"] == {"max_model_len": 9}
 
 
+@pytest.mark.parametrize("loss", ["gspo", "cispo"])
+def test_a_loss_that_vime_has_too_is_its_flag(loss: str) -> None:
+    words = words_on("vime", f"algorithm.loss_mode={loss}")
+    assert words[words.index("--advantage-estimator") + 1] == loss
+    assert words == [ENGINE_FLAGS.get(word, word) for word in words_on("slime", f"algorithm.loss_mode={loss}")]
+
+
 def test_the_command_prints_vimes_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["memagent", "--backend", "vime", "--out", "/nowhere/x y", "--dry-run"]) == 0
     script = capsys.readouterr().out
@@ -105,9 +112,11 @@ def test_a_flag_under_its_own_name_goes_before_a_renamed_one() -> None:
             "if vime has it, write vime.rollout.fully_async_rollout.generate_rollout_fully_async",
         ),
         ("vime", "slime.flags.--vllm-server-concurrency=2", "already in group VLLM"),
+        ("vime", "algorithm.loss_mode=dppo_tv", "loss_mode=dppo_tv is no loss of vime; use vanilla, gspo, cispo"),
+        ("vime", "algorithm.router_aux_loss_coef=0.1", "for the embedded backend alone; on vime set"),
     ],
 )
-def test_a_flag_of_the_other_framework_is_refused_with_the_fix(framework: str, override: str, named: str) -> None:
+def test_what_it_does_not_have_is_refused_with_the_fix(framework: str, override: str, named: str) -> None:
     with pytest.raises(RecipeError, match=re.escape(named)):
         words_on(framework, override)
 
