@@ -108,6 +108,7 @@ class Reading:
         if config.gate_exit:
             metrics["stopped"] = float(notes[-1].stops)
             if self._evidence and reward is not None:
+                metrics["official"] = reward  # an evaluation scores the answer alone
                 metrics["exit_reward"] = reward_exit(len(notes), self._evidence)
                 reward += metrics["exit_reward"]
         return replace(trajectory, metrics=metrics, reward=reward)

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,6 +24,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from benchmarks.harness.jobs import TOKENTRUE, call, run_all, show, train
 from core.report.stats import Estimate, mean_ci
 from core.report.table import markdown
 from core.runs.files import write_text
@@ -36,7 +34,6 @@ from core.runs.run_folder import RunFolder
 THIRDS = 3
 TEST_TASKS = 256
 REJECTION_RATE = 5e-4
-TOKENTRUE = Path(sys.executable).with_name("tokentrue")
 
 
 class TinyWorld(BaseModel):
@@ -120,21 +117,13 @@ def train_world(plan: Plan, name: str, rules: Sequence[str], out: Path) -> None:
             evaluate_baselines(world, out / "baselines")
 
     wanted = {rule: changes for rule, changes in plan.list_rules(name).items() if not rules or rule in rules}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a run takes one core
-        jobs = [pool.submit(train_rule, rule, wanted[rule]) for rule in wanted if rule not in world.left_out]
-        try:
-            for job in as_completed([*jobs, pool.submit(train_baselines)]):
-                job.result()
-        finally:
-            pool.shutdown(cancel_futures=True)  # after a failure no more cells begin
+    rules_left = [rule for rule in wanted if rule not in world.left_out]
+    run_all([*(partial(train_rule, rule, wanted[rule]) for rule in rules_left), train_baselines])  # one core each
 
 
 def run(world: TinyWorld, out: Path, settings: Mapping[str, Any], baseline: str | None = None) -> None:
     """Train a run of a world's preset into a folder, unless it is done. `settings` are keys of the recipe."""
-    changes = {**world.place_keys(out), **settings, "experiment.evaluate": {}, "experiment.report": []}
-    words = ["run", world.method, "--preset", world.preset, "--out", str(out)]
-    words += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    call(out, baseline or "run", [*words, *(["--baseline", baseline] if baseline else [])])
+    train(world.method, world.preset, out, {**world.place_keys(out), **settings}, baseline)
 
 
 def evaluate_baselines(world: TinyWorld, out: Path) -> None:
@@ -144,24 +133,6 @@ def evaluate_baselines(world: TinyWorld, out: Path) -> None:
     for services, logs in world.place_keys(out).get("experiment.services", {}).items():
         words = ["serve", "services", services, "--logs", logs, "--", str(TOKENTRUE), *words]
     call(out, "evaluate", words)
-
-
-def call(out: Path, name: str, words: Sequence[str]) -> None:
-    """Run `tokentrue` unless it was done under this name for the folder `out`; its words go to a file beside that.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    done, log = out / f".{name}-done", out.parent / f"{out.name}.log"
-    if done.exists():
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as file:
-        ended = subprocess.run([str(TOKENTRUE), *words], stdout=file, stderr=file)
-    if ended.returncode:
-        raise RuntimeError(f"tokentrue {shlex.join(words)} ended with {ended.returncode}; see {log}")
-    done.touch()
-    print(f"{out}: {name} is done", flush=True)
 
 
 def choose_rate(plan: Plan, out: Path, rule: str) -> float:
@@ -195,12 +166,12 @@ def _list_rows(plan: Plan, name: str, out: Path) -> Iterator[list[str]]:
             scores = [found[third * world.steps // THIRDS] for third in range(THIRDS + 1)]
             steps = [r for s in plan.seeds for r in RunFolder(out / rule).read_metrics(s) if r["stage"] == "train"]
             seconds = fmean(record["seconds"] for record in steps)
-            yield [rule, f"{choose_rate(plan, out, rule):g}", *map(_show, scores), f"{seconds:.1f}"]
+            yield [rule, f"{choose_rate(plan, out, rule):g}", *map(show, scores), f"{seconds:.1f}"]
     results = RunFolder(out / "baselines").evaluations() if (out / "baselines").exists() else []
     for variant in world.baselines:
         of_variant = [result.scores["official"] for result in results if result.variant == variant]
         if of_variant:
-            yield [variant, "", *[""] * THIRDS, _show(mean_ci(of_variant, same_tasks=True)), ""]
+            yield [variant, "", *[""] * THIRDS, show(mean_ci(of_variant, same_tasks=True)), ""]
 
 
 def _score(plan: Plan, out: Path) -> dict[int, Estimate]:
@@ -217,10 +188,6 @@ def _score(plan: Plan, out: Path) -> dict[int, Estimate]:
         for step, scores in of_seed.items():
             by_step[step].append(scores)
     return {step: mean_ci(by_seed, same_tasks=True) for step, by_seed in by_step.items()}
-
-
-def _show(found: Estimate) -> str:
-    return f"{100 * found.mean:.1f} ({100 * found.low:.1f}–{100 * found.high:.1f})"
 
 
 if __name__ == "__main__":

@@ -398,7 +398,8 @@ class Recipe(Section):
     """Names `def reward(task, answer) -> float`, which may be asynchronous, as package.module.function. What it returns
     takes the place of the method's own reward."""
     world: str = "world"
-    """Names the module of the method whose World has the demonstrations: WORLD.py in its folder (core/worlds)."""
+    """Names the module whose World has the demonstrations: WORLD.py in the method's folder, or any module, with dots
+    (core/worlds)."""
     warm_start: Annotated[WarmStartSection | None, EMBEDDED_ONLY] = None
     rejection: RejectionSection | None = None
     """Describes the baseline of `--baseline rejection`: what as many rollouts teach without GRPO."""

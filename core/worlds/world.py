@@ -169,9 +169,17 @@ class World:
 
 
 def find_world(method: str, name: str = "world") -> World | None:
-    """Return WORLD of the method's module `name`, or None if it has no such module. Raises RecipeError: no method."""
-    path = f"{find_package(method)}.{name}"
-    world: World | None = import_module(path).WORLD if find_spec(path) else None
+    """Return WORLD of the method's module `name`, or of any module if that has a dot; None if there is no such module.
+
+    Raises:
+        RecipeError: no method.
+    """
+    path = name if "." in name else f"{find_package(method)}.{name}"
+    try:
+        found = find_spec(path)
+    except ModuleNotFoundError:  # a package before the last dot
+        found = None
+    world: World | None = import_module(path).WORLD if found else None
     return world
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.credit import __main__ as credit
+from benchmarks.harness import jobs
 from core.config import Recipe
 from core.rollout.method import method_spec
 from core.runs.record import RolloutLog, record_rollout
@@ -69,7 +70,7 @@ def test_dev_chooses_the_rate_and_the_table_has_each_third(tmp_path: Path) -> No
 def test_a_cell_that_is_done_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     ended = SimpleNamespace(returncode=0)
-    monkeypatch.setattr(credit.subprocess, "run", lambda words, **_: ran.append(words) or ended)
+    monkeypatch.setattr(jobs.subprocess, "run", lambda words, **_: ran.append(words) or ended)
     (tmp_path / "cell").mkdir()
     for _ in range(2):
         credit.run(PLAN.worlds["w"], tmp_path / "cell", {"run.seeds": [9], "warm_start": None})

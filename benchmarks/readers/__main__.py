@@ -1,0 +1,147 @@
+"""Train readers on the same tasks side by side, read documents up to 256 times as long, and write the table.
+
+    .venv/bin/python -m benchmarks.readers [--readers NAME ...] [--out runs/readers]
+
+table.yaml names the readers, lengths and seeds. Each reader is warm-started once, on right rollouts (experts.py); from
+there GRPO trains each seed. Killed at any moment, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from benchmarks.harness.jobs import call, run_all, show, train
+from benchmarks.readers.experts import WORLD
+from benchmarks.readers.tasks import QUESTIONS, draw_task
+from core.data.files import write_jsonl
+from core.data.tasks import read_tasks
+from core.report.stats import mean_ci
+from core.report.table import markdown
+from core.runs.evaluation import EvalResult
+from core.runs.files import write_json, write_text
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import encode_text, load_tokenizer
+
+VARIANTS = ("untrained", "trained")
+POSITIONS = 131072
+"""Bounds what the full context may hold; a rotary embedding has no parameters, so the start model is the same."""
+
+
+class Length(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    pages: PositiveInt
+    tasks: PositiveInt
+
+
+class Reader(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    method: str
+    keys: dict[str, Any]
+
+
+class Plan(BaseModel):
+    """Holds table.yaml. `lengths` are named by how many times as long as in training the documents are."""
+
+    model_config = ConfigDict(extra="forbid")
+    seeds: list[int]
+    warm_start_seed: int
+    lengths: dict[str, Length]
+    keys: dict[str, Any]
+    readers: dict[str, Reader]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    plan = Plan.model_validate(yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")))
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.readers", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--readers", nargs="+", choices=plan.readers, default=list(plan.readers))
+    parser.add_argument("--out", type=Path, default=Path("runs/readers"), help="folder of the runs (%(default)s)")
+    options = parser.parse_args(arguments)
+    write_world(plan, options.out)
+    run_all(partial(train_reader, plan, name, options.out) for name in options.readers)
+    for length in plan.lengths:
+        run_all(partial(evaluate_reader, plan, name, length, options.out) for name in options.readers)
+    text = write_table(plan, options.out)
+    write_text(options.out / "table.md", text)
+    print(text)
+    return 0
+
+
+def write_world(plan: Plan, out: Path) -> None:
+    """Write the start model and the tasks of all readers, a quarter of each kind."""
+    train_pages = next(iter(plan.lengths.values())).pages
+    files = {"train": (train_pages, 4096), "dev": (train_pages, 64)}
+    files |= {length: (about.pages, about.tasks) for length, about in plan.lengths.items()}
+    for name, (pages, count) in files.items():
+        kinds, rng = [*QUESTIONS], Random(name)
+        tasks = [draw_task(kinds[i % len(kinds)], pages, rng, f"{name}-{i:04d}") for i in range(count)]
+        write_jsonl(out / f"{name}.jsonl", tasks)
+    if not (out / "model").exists():
+        config = WORLD.build_model(out / "model") / "config.json"
+        write_json(config, {**json.loads(config.read_text()), "max_position_embeddings": POSITIONS})
+
+
+def train_reader(plan: Plan, name: str, out: Path) -> None:
+    reader, folder = plan.readers[name], out / name
+    keys = json.loads(json.dumps({**plan.keys, **reader.keys}).replace("{out}", str(out)))
+    train(reader.method, "tiny", folder / "start", {**keys, "run.steps": 1, "run.seeds": [plan.warm_start_seed]})
+    keys = {key: value for key, value in keys.items() if not key.startswith("warm_start.")}
+    start = {"model.path": str(folder / "start" / "warm_start"), "warm_start": None}
+    train(reader.method, "tiny", folder / "run", {**keys, **start, "run.seeds": plan.seeds})
+
+
+def evaluate_reader(plan: Plan, name: str, length: str, out: Path) -> None:
+    words = ["evaluate", "heldout", plan.readers[name].method, "--run", str(out / name / "run"), "--by", "kind"]
+    words += ["--data", f"{length}={out / length}.jsonl", "--variants", *VARIANTS, "--deadline", "7200"]
+    call(out / name / "run", length, [*words, "--set", "inference.kv_tokens=330000"])
+
+
+def write_table(plan: Plan, out: Path) -> str:
+    """Return a table for each length that has results."""
+    parts = []
+    for length, about in plan.lengths.items():
+        document = count_tokens(out, length)
+        if rows := [row for name in plan.readers for row in list_rows(name, length, document, out)]:
+            title = f"{length} times the length of training: {len(plan.seeds)} seeds, {about.tasks} test tasks, %"
+            head = ["reader", "", "all", *QUESTIONS, "policy tokens a document token", "s a document"]
+            parts.append(f"{title}\n\n{markdown(head, *rows)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def count_tokens(out: Path, length: str) -> int:
+    """Return the tokens of the documents of a length, all together."""
+    tokenizer = load_tokenizer(out / "model")
+    return sum(len(encode_text(tokenizer, task.context)) for task in read_tasks(out / f"{length}.jsonl"))
+
+
+def list_rows(name: str, length: str, document: int, out: Path) -> Iterator[list[str]]:
+    folder = out / name / "run"
+    found = RunFolder(folder).evaluations() if folder.exists() else []
+    for variant in VARIANTS:
+        results = [result for result in found if (result.variant, result.data) == (variant, length)]
+        if results:
+            kinds = [f"{100 * mean_ci([take(result, kind) for result in results]).mean:.0f}" for kind in QUESTIONS]
+            tokens = sum(sum(result.policy_tokens or ()) for result in results)
+            seconds = sum(result.seconds for result in results) / sum(result.n for result in results)
+            score = show(mean_ci([result.scores["official"] for result in results], same_tasks=True))
+            yield [name, variant, score, *kinds, f"{tokens / len(results) / document:.3f}", f"{seconds:.2f}"]
+
+
+def take(result: EvalResult, kind: str) -> list[float]:
+    """Return the scores of the tasks of a kind."""
+    return [score for score, own in zip(result.scores["official"], result.labels["kind"], strict=True) if own == kind]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

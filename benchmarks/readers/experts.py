@@ -1,0 +1,142 @@
+"""Writes the right reply to every prompt of a reader, from the text of the prompt alone.
+
+The warm start of each reader shows whole right rollouts, so that the table compares ways to read, and not how well RL
+finds one. All readers share this world: its words, its start model, and the tasks that are demonstrated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
+from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, RECALL, STOP
+from agentic.memagent.world import TAGS, draw_lookup_drill
+from agentic.rlm.prompts import LAST
+from agentic.rlm.world import FENCE, TrustedRLM
+from benchmarks.readers.tasks import (
+    NUMBERS,
+    QUESTIONS,
+    UNKNOWN,
+    draw_task,
+    find_answer,
+    read_needles,
+    read_notes,
+    read_question,
+    take_notes,
+    write_notes,
+)
+from core.policy.base import Roles
+from core.rollout.method import method_spec
+from core.text.tokenizer import Tokenizer
+from core.types import Completion, Sampling
+from core.worlds import Example, World, encode_turn
+from core.worlds.needles import KEYS, NEEDLE, NOISE, RULER_NOISE, VALUES
+
+ANSWER = "\\boxed{{ {}}}"
+COUNT = 'print(context.count(" for {} is"))'
+SEARCH = 'i = context.find(" for {} is")\nprint(context[i : i + 60])'
+SHOWN_PAGES = (4, 12)
+"""Bounds the pages of a demonstration."""
+SHOWN_TURNS = 2
+"""Limits how many turns of a rollout are shown that have the same reply, such as a call of the next page."""
+
+
+def write_note(recipe: Any, prompt: str) -> str:
+    """Reply to a prompt of MemAgent: with a memory, the words of its options that are on, or the answer."""
+    config = recipe.memagent
+    parts = dict(re.findall(r"<(problem|section|memory|recalled)>(.*?)</\1>", prompt, re.DOTALL))
+    question, memory = parts["problem"], read_notes(parts["memory"])
+    known = {**read_notes(parts.get("recalled", "")), **memory}
+    if "section" not in parts:
+        return ANSWER.format(find_answer(question, known))
+    kind, (key, *_) = read_question(question)
+    notes = take_notes(question, known, read_needles(parts["section"]))
+    reply = KEEP if config.gate_update and notes == memory else write_notes(notes)
+    second = notes.get(key, UNKNOWN)
+    if config.recall and kind == "hops" and second != UNKNOWN and second not in notes:
+        reply += f"\n{RECALL} {second}"
+    answered = kind != "count" and find_answer(question, notes) != UNKNOWN
+    return f"{reply}\n{STOP}" if config.gate_exit and answered else reply
+
+
+def write_program(recipe: Any, prompt: str) -> str:
+    """Reply to a prompt of RLM's root: with a program that searches for a key or counts it, or with the answer."""
+    question, *printed = prompt.split("<|im_start|>user\n")[1:]
+    kind, keys = read_question(question)
+    if kind == "count":
+        return ANSWER.format(*re.findall(r"^\d+", printed[-1])) if printed else FENCE.format(COUNT.format(*keys))
+    known = dict(read_needles("".join(printed)))
+    wanted = [*keys, *([known[keys[0]]] if kind == "hops" and keys[0] in known else [])]
+    missing = [key for key in wanted if key not in known]
+    return FENCE.format(SEARCH.format(missing[0])) if missing else ANSWER.format(find_answer(question, known))
+
+
+def write_action(recipe: Any, prompt: str) -> str:
+    """Reply to a prompt of compaction: with a summary, a call of the next page, or the answer once it is known."""
+    question, _, history = prompt.partition(INSTRUCTIONS)
+    notes = take_notes(question, read_notes(history), read_needles(history))
+    if history.rpartition("<|im_end|>")[0].endswith(REQUEST):
+        return write_notes(notes)
+    answer = find_answer(question, notes)
+    early = read_question(question)[0] != "count" and answer != UNKNOWN
+    return ANSWER.format(answer) if early or END in history else NEXT
+
+
+EXPERTS: dict[str, Callable[[Any, str], str]] = {
+    "memagent": write_note,
+    "rlm": write_program,
+    "compaction": write_action,
+}
+
+
+class Expert:
+    """A policy that makes no mistake in the rollouts of a recipe's method."""
+
+    def __init__(self, recipe: Any, tokenizer: Tokenizer):
+        self.recipe, self.tokenizer = recipe, tokenizer
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        reply = EXPERTS[self.recipe.method](self.recipe, self.tokenizer.decode(prompt_ids))
+        ids = encode_turn(self.tokenizer, reply)
+        return Completion(ids, (0.0,) * len(ids), "stop")
+
+
+def demonstrate(rng: Random, recipe: Any, tokenizer: Tokenizer) -> Iterator[list[Example]]:
+    """Yield the turns of right rollouts on new tasks, of those with the same reply a few."""
+    method = (
+        TrustedRLM(recipe, tokenizer) if recipe.method == "rlm" else method_spec(recipe.method).make(recipe, tokenizer)
+    )
+    roles = Roles({"policy": Expert(recipe, tokenizer)})
+    while True:
+        task = draw_task(rng.choice([*QUESTIONS]), rng.randint(*SHOWN_PAGES), rng, "demonstration")
+        trajectory = asyncio.run(method.rollout(task, roles, Sampling()))
+        if not trajectory.reward:  # a memory has dropped the second of two hops
+            continue
+        turns: dict[Sequence[int], list[Example]] = {}
+        for turn in rng.sample(trajectory.turns, len(trajectory.turns)):
+            turns.setdefault(turn.completion.token_ids, []).append((turn.prompt_ids, turn.completion.token_ids))
+        yield [turn for same in turns.values() for turn in same[:SHOWN_TURNS]]
+
+
+def write_corpus() -> Iterator[str]:
+    for _ in range(20):
+        for words in (KEYS, VALUES, NOISE, NUMBERS):
+            yield " " + " ".join(words)
+        yield "\n".join((*RULER_NOISE, NEEDLE, *QUESTIONS.values(), ANSWER, EMPTY_MEMORY, KEEP, RECALL, STOP, LAST))
+        yield "\n".join((INSTRUCTIONS, NEXT, END, REQUEST, HEADING, FENCE.format(COUNT), FENCE.format(SEARCH)))
+        yield " ".join((*RULER_NOISE, UNKNOWN, "user", "assistant", "system", "tool", "... (1,234 characters in all)"))
+    yield "user\nassistant\nsystem\ntool\n"
+
+
+WORLD = World(
+    words=tuple(dict.fromkeys((*KEYS, *VALUES, *NOISE, *NUMBERS))),
+    tags=TAGS,
+    corpus=write_corpus,
+    vocab_size=1536,
+    lookup=draw_lookup_drill,
+    demonstrate=demonstrate,
+)

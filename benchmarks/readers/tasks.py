@@ -1,0 +1,121 @@
+"""Draws the tasks that all readers get: four kinds of question about pages of RULER's noise with needles in them.
+
+Each needle names the magic word of a key. Four of these words are keys themselves, so needles form chains of two.
+
+| kind | asks for | answer |
+|---|---|---|
+| needle | the word of a key | one of eight |
+| pair | the words of two keys | both, in the order of the question |
+| count | how many words a key has | one to six needles name one |
+| hops | the word of the word of a key | two needles, of which any may stand first |
+
+No sentence but the question tells an asked needle from the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
+from random import Random
+
+from core.types import Task
+from core.worlds.needles import KEYS, NEEDLE, RULER_NOISE, VALUES
+
+QUESTIONS = {
+    "needle": "What is the special magic word for {} mentioned in the provided text?",
+    "pair": "What are the special magic words for {} and {} mentioned in the provided text?",
+    "count": "How many special magic words for {} are mentioned in the provided text?",
+    "hops": "What is the special magic word for the special magic word for {} mentioned in the provided text?",
+}
+_PATTERNS = {kind: re.compile(re.escape(text).replace(r"\{\}", r"(\w+)")) for kind, text in QUESTIONS.items()}
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+CHAINS = 4
+LARGEST_COUNT = 6
+SENTENCES_OF_A_PAGE = 10
+NEEDLES_OF_A_PAGE = 2
+"""Limits the needles of a page, so that a page is never much longer than another."""
+
+
+def draw_task(kind: str, pages: int, rng: Random, name: str) -> Task:
+    """Draw a task of a kind with so many pages; an empty line ends a page."""
+    keys, values = rng.sample(KEYS, 2 * CHAINS), rng.sample(VALUES, CHAINS + LARGEST_COUNT)
+    chains = list(zip(keys[::2], keys[1::2], values, strict=False))  # a key, its word, and the word of that
+    facts = [fact for first, second, last in chains for fact in ((first, second), (second, last))]
+    words = dict(facts)
+    if kind == "count":
+        asked, number = keys[:1], rng.randint(1, LARGEST_COUNT)
+        counted = [(asked[0], value) for value in values[CHAINS : CHAINS + number]]
+        facts = [*counted, *facts[2:][: len(facts) - number]]
+        answers: tuple[str, ...] = (NUMBERS[number], str(number))
+    else:
+        asked = [chains[0][0]] if kind == "hops" else rng.sample(keys, 2 if kind == "pair" else 1)
+        answers = (words[words[asked[0]]] if kind == "hops" else " ".join(words[key] for key in asked),)
+    context = "\n\n".join(write_pages(facts, pages, rng))
+    needed = {*asked, words[asked[0]]} if kind == "hops" else {*asked}
+    # A word alone is no evidence of its needle: it may be a key elsewhere.
+    needles = [{"value": f"{key} is: {value}", "queried": key in needed} for key, value in facts]
+    return Task(name, QUESTIONS[kind].format(*asked), answers, context, {"kind": kind, "needles": needles})
+
+
+def write_pages(facts: Sequence[tuple[str, str]], pages: int, rng: Random) -> Iterator[str]:
+    """Yield pages of noise, with the needles of the facts at random places."""
+    noise = cycle(RULER_NOISE)
+    places = rng.sample(sorted([*range(pages)] * NEEDLES_OF_A_PAGE), len(facts))
+    for page in range(pages):
+        sentences = [*islice(noise, SENTENCES_OF_A_PAGE)]
+        for place, (key, value) in zip(places, facts, strict=True):
+            if place == page:
+                sentences.insert(rng.randint(0, len(sentences)), NEEDLE.format(key=key, value=value))
+        yield " ".join(sentences)
+
+
+def read_question(question: str) -> tuple[str, list[str]]:
+    """Return the kind of the question in a text, and its keys."""
+    found = [(kind, match) for kind, pattern in _PATTERNS.items() if (match := pattern.search(question))]
+    return found[0][0], [*found[0][1].groups()]
+
+
+def read_needles(text: str) -> list[tuple[str, str]]:
+    """Return the pairs of key and word that the needles of a text name."""
+    return re.findall(r" for (\w+) is: (\w+)\.", text)
+
+
+def read_notes(text: str) -> dict[str, str]:
+    """Return what notes say of each key. `write_notes` writes them."""
+    return dict(re.findall(r"(?<! for) (\w+) is: (\w+)\.", text))
+
+
+def write_notes(notes: Mapping[str, str]) -> str:
+    return "".join(f" {key} is: {value}." for key, value in notes.items())
+
+
+UNKNOWN = "unknown"
+MOST_NOTES = 3
+
+
+def take_notes(question: str, notes: Mapping[str, str], needles: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the notes after some needles were read: what the question needs, by what is known so far.
+
+    Of two hops, nobody knows the second key before the first needle was read. Until then the latest needles are kept,
+    as many as fit.
+    """
+    kind, keys = read_question(question)
+    if kind == "count":
+        read = NUMBERS.index(notes.get(keys[0], NUMBERS[0])) + sum(key == keys[0] for key, _ in needles)
+        return {keys[0]: NUMBERS[min(read, len(NUMBERS) - 1)]}
+    known = {key: value for key, value in {**notes, **dict(needles)}.items() if value != UNKNOWN}
+    wanted = [*keys, *([known[keys[0]]] if kind == "hops" and keys[0] in known else [])]
+    found = {key: known[key] for key in wanted if key in known}
+    others = [key for key in known if key not in found] if kind == "hops" and len(found) < 2 else []
+    kept = {key: known[key] for key in others[len(found) - MOST_NOTES :]}
+    return {**kept, **found} or {keys[0]: UNKNOWN}
+
+
+def find_answer(question: str, notes: Mapping[str, str]) -> str:
+    """Return the answer that follows from notes, or UNKNOWN."""
+    kind, keys = read_question(question)
+    words = [notes.get(key, UNKNOWN) for key in keys]
+    if kind == "hops":
+        words = [notes.get(words[0], UNKNOWN)]
+    return UNKNOWN if UNKNOWN in words else " ".join(words)
