@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import NonNegativeFloat, PositiveInt, model_validator
 
+from agentic.memagent.gates import EARLY
 from agentic.memagent.prompts import EMPTY_MEMORY, AnswerFormat, Order, Style
 from core.config import Recipe, Section
 
@@ -40,6 +41,8 @@ class MemAgentSection(Section):
     """Lets the policy see an earlier memory again by the word RECALL and what to look for, as ReMemR1 (recall.py)."""
     recall_reward: bool = False
     """Rewards an update for the words of the answer that it adds to the memory or recalls."""
+    information_reward: NonNegativeFloat = 0.0
+    """Weighs what a right rollout earns for how likely its answer was, among those of its group (information.py)."""
     train_update: bool = True
     train_final: bool = True
 
@@ -49,6 +52,11 @@ class MemAgentSection(Section):
             raise ValueError("gate_rewards needs a gate; set gate_update=true or gate_exit=true")
         if self.recall_reward and not self.recall:
             raise ValueError("recall_reward needs recall=true")
+        if self.information_reward >= 1 + EARLY * (self.gate_rewards and self.gate_exit):
+            raise ValueError(
+                "information_reward could put right rollouts below wrong ones; set it below 1, or below "
+                f"{1 + EARLY} beside what gate_rewards gives for the end of the reading"
+            )
         return self
 
 
@@ -65,6 +73,8 @@ class MemAgentRecipe(Recipe):
                 f"memagent rewards its turns, which algorithm.adv_estimator={estimator} does not read; set it to "
                 "turn_grpo, and algorithm.turn_coef to 0.111 (gate_rewards) or 0.25 (recall_reward)"
             )
-        if self.reward is not None and section.gate_rewards and section.gate_exit:
-            raise ValueError("reward replaces that of the rollout, and with it what gate_rewards adds; leave one out")
+        if self.reward is not None and (section.information_reward or (section.gate_rewards and section.gate_exit)):
+            raise ValueError(
+                "reward replaces that of the rollout, to which gate_rewards and information_reward add; leave one out"
+            )
         return self

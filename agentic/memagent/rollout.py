@@ -12,7 +12,8 @@ Departures from both, on purpose (a preset may undo those marked *):
    trimmed.
 5. The reward grades the short answer in the last box (core/rewards/README.md). Both compare text without spaces.
 6. Options of our own are off in `seed` and `paper`*: chunks that end between sentences or documents, and the section
-   before the memory. So are those of later papers: the gates of GRU-Mem (gates.py), the recall of ReMemR1 (recall.py).
+   before the memory. So are those of later papers: the gates of GRU-Mem (gates.py), the recall of ReMemR1 (recall.py),
+   the information reward of InfoMem (information.py).
 
 Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores, minutes
       bash agentic/memagent/run.sh --preset paper --backend slime --dry-run
@@ -25,6 +26,7 @@ from dataclasses import replace
 
 from agentic.memagent.chunks import SharedResults, split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
+from agentic.memagent.information import make_regrade, measure_answer
 from agentic.memagent.prompts import AnswerFormat, make_final_template, make_update_template
 from agentic.memagent.reading import Reading
 from core.policy.base import Roles
@@ -111,9 +113,14 @@ class MemAgent(Method):
                 "answer_boxed": float("\\boxed" in answer),
                 "answered": float(read_answer(self.config.answer_format, answer) is not None),
                 **({"chunks_left_out": left_out} if left_out else {}),
+                **(measure_answer(turns[-1].completion, self.read) if self.config.information_reward else {}),
             },
             log={"answer": answer},
         )
+
+    def read(self, ids: Ids) -> str | None:
+        """Return the answer in what was sampled; None without one."""
+        return read_answer(self.config.answer_format, self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def decode(self, completion: Completion) -> str:
         """Return the text of a completion, for the reward and the log only: text never goes back to the policy."""
@@ -140,6 +147,7 @@ SPEC = MethodSpec(
     PRESETS,
     build,
     needs_context=True,
+    regrade=make_regrade,
     left_out={
         "chunks_left_out": "chunks of the middle of their document (memagent.overlong is truncate_middle; raise "
         "memagent.max_chunks with --set)"

@@ -7,11 +7,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe, ToolOrchestraSection
 from core.rewards.preference import make_features, preference_rewards
-from core.rollout.method import RolloutError
+from core.rollout.method import Regrade, RolloutError
 from core.types import CALLS, Group, Task, Trajectory
+
+
+def make_regrade(recipe: ToolOrchestraRecipe) -> Regrade:
+    """Return `regrade` for a recipe."""
+    return partial(regrade, recipe)
 
 
 def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Trajectory]:

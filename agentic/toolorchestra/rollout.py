@@ -35,7 +35,7 @@ from agentic.toolorchestra.formats import make_format
 from agentic.toolorchestra.func_call import FuncCallRollout
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.qa import QaRollout, QaTools
-from agentic.toolorchestra.reward import preference_weights, regrade
+from agentic.toolorchestra.reward import make_regrade, preference_weights
 from agentic.toolorchestra.routing import run_route
 from core.config import RecipeError
 from core.policy.base import Roles
@@ -186,7 +186,7 @@ SPEC = MethodSpec(
     PRESETS,
     ToolOrchestra,
     short_answers=False,
-    regrade=regrade,
+    regrade=make_regrade,
     left_out=LEFT_OUT,
 )
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -85,7 +85,8 @@ async def open_score(
                     played = await runner.run_one(find_task(rollout), seeded)
                     kl = {name: value for name, value in old.metrics.items() if name == REFERENCE_KL}
                     scored.append(replace(played, metrics={**played.metrics, **kl}))
-                return scored if spec.regrade is None else spec.regrade(recipe, find_task(group[0]), scored)
+                regrade = spec.regrade(recipe)
+                return scored if regrade is None else regrade(find_task(group[0]), scored)
 
             yield score
     finally:

@@ -16,6 +16,12 @@ from core.policy.base import Roles
 from core.types import Group, Sampling, Task, Trajectory, Turn
 
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
+Regrade = Callable[[Task, Group], Sequence[Trajectory]]
+"""Maps (task, group) to the same trajectories in the same order, with rewards that compare them."""
+
+
+def compare_nothing(recipe: Any) -> None:
+    """Return None: rewards do not depend on the group. A plain function: worker processes import it by name."""
 
 
 class Method(Protocol):
@@ -60,9 +66,8 @@ class MethodSpec:
     check_task: Callable[[Any, Task], tuple[str, str, str] | None] | None = None
     """Maps (recipe, task) to what is wrong with the task's record, as (field, problem, fix), or to None. Only a method
     that reads fields of its own from `metadata` has it."""
-    regrade: Callable[[Any, Task, Group], Sequence[Trajectory]] | None = None
-    """Maps (recipe, task, group) to the same trajectories in the same order, with rewards that compare them. Only a
-    method whose reward depends on the group has it. Evaluation keeps the rewards of the single rollouts."""
+    regrade: Callable[[Any], Regrade | None] = compare_nothing
+    """Maps a recipe to its Regrade, or to None. Evaluation keeps the rewards of the single rollouts."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Maps metrics that count what a rollout left out of its task to what an evaluation tells of it, as in `lost 3
     chunks ...`."""

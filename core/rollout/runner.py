@@ -15,7 +15,7 @@ from dataclasses import replace
 from statistics import stdev
 
 from core.policy.base import PolicyError, Roles
-from core.rollout.method import Method, PolicyFault, RolloutError
+from core.rollout.method import Method, PolicyFault, Regrade, RolloutError
 from core.seeds import derive_seed
 from core.types import Group, Sampling, Task, Trajectory
 
@@ -156,9 +156,7 @@ def check_reward(trajectory: Trajectory) -> Trajectory:
     return failed_trajectory(trajectory.task_id, "bad_reward", error)
 
 
-def regrade_group(
-    regrade: Callable[[Task, Group], Sequence[Trajectory]], task: Task, group: Group
-) -> Sequence[Trajectory]:
+def regrade_group(regrade: Regrade, task: Task, group: Group) -> Sequence[Trajectory]:
     """Compare the rollouts of a group. If that fails, they have failed: the gradient says nothing about them."""
     try:
         return [check_reward(trajectory) for trajectory in regrade(task, group)]

@@ -306,7 +306,7 @@ async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed:
                 seed,
                 start,
                 roles=roles,
-                regrade=partial(spec.regrade, recipe) if spec.regrade else None,
+                regrade=spec.regrade(recipe),
                 trackers=trackers,
                 show=show,
             )

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -27,7 +27,7 @@ from typing import Any
 from core.config import AlgorithmSection, Recipe
 from core.policy.base import Policy, Roles
 from core.rollout.curriculum import Curriculum, measure_outcomes
-from core.rollout.method import Method
+from core.rollout.method import Method, Regrade
 from core.rollout.rows import REFERENCE_KL, count_trained_tokens, make_rows, rows_from_groups
 from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, measure_agreement, regrade_group
 from core.rollout.stream import TaskStream
@@ -97,7 +97,7 @@ class GRPOLoop:
         start: Path,
         *,
         roles: dict[str, Policy] | None = None,
-        regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
+        regrade: Regrade | None = None,
         trackers: Trackers | None = None,
         show: Show | None = None,
     ):
@@ -400,7 +400,7 @@ async def sample_batch(
     *,
     seed: int,
     step: int,
-    regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
+    regrade: Regrade | None = None,
 ) -> SampledBatch:
     """Sample the groups of one step; steps count from 0.
 

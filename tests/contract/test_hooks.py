@@ -23,7 +23,7 @@ MOST_MODULES = 20
 WITH_TOOLS = {
     **dict.fromkeys(("agentflow", "codescout", "coding", "retool", "rlm", "search_r1"), 27),
     "toolorchestra": 37,
-    "memagent": 23,
+    "memagent": 24,
 }
 """Limits those of the methods that call tools, and of MemAgent with its options of later papers. The tools themselves
 come when a recipe opens them."""

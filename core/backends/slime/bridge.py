@@ -26,7 +26,7 @@ from core.backends.slime.samples import SlimeSample, fan_out, fill_sample, read_
 from core.backends.slime.settings import has_path, read_recipe, reward_key
 from core.config import Recipe
 from core.data.files import DataError
-from core.rollout.method import MethodSpec
+from core.rollout.method import MethodSpec, Regrade
 from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal, regrade_group
 from core.types import Group, Sampling, Trajectory
 
@@ -95,6 +95,7 @@ class SlimeBridge:
             RuntimeError: no rollout is valid, in the last `health.end_after` batches in a row.
         """
         recipe = self.recipe(args)
+        regrade = self.spec.regrade(recipe)
         trajectories = [read_trajectory(sample, reward_key(args)) for sample in samples]
         if reason := self._guard.check(trajectories, recipe.health.end_after):
             raise RuntimeError(reason)
@@ -103,7 +104,7 @@ class SlimeBridge:
             recipe.algorithm,
             rollouts_per_step=args.global_batch_size,
             reward_key=reward_key(args),
-            regrade=partial(self._regrade, args) if self.spec.regrade else None,
+            regrade=partial(self._regrade, args, regrade) if regrade else None,
         )
 
     def post_process_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> tuple[list[float], list[float]]:
@@ -138,19 +139,18 @@ class SlimeBridge:
         self.log.write(args, rollout_id, "eval", sets)
         return False
 
-    def _regrade(self, args: Any, samples: Sequence[SlimeSample], group: Group) -> Sequence[Trajectory]:
-        assert self.spec.regrade is not None
+    def _regrade(self, args: Any, regrade: Regrade, samples: Sequence[SlimeSample], group: Group) -> Group:
         try:
             task = read_task(samples[0], str(getattr(args, "prompt_data", None)))
         except DataError:  # every rollout of this group has already failed as `bad_task`
             return group
-        return regrade_group(partial(self.spec.regrade, self.recipe(args)), task, group)
+        return regrade_group(regrade, task, group)
 
     def _read_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> Sequence[Trajectory]:
         """Return a group with the rewards that `convert` will see. Fanned-out Samples have a reward but no turns."""
         key = reward_key(args)
-        if self.spec.regrade is not None:
-            return self._regrade(args, samples, [read_trajectory(sample, key) for sample in samples])
+        if regrade := self.spec.regrade(self.recipe(args)):
+            return self._regrade(args, regrade, samples, [read_trajectory(sample, key) for sample in samples])
         return [
             failed_trajectory("", "removed", "")
             if sample.remove_sample

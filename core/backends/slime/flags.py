@@ -69,7 +69,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
         )
     check_algorithm(recipe)
     if slime.rows == "fan_out":
-        check_fan_out(recipe, regrade=method_spec(recipe.method).regrade is not None)
+        check_fan_out(recipe, regrade=method_spec(recipe.method).regrade(recipe) is not None)
     return slime
 
 

@@ -47,7 +47,7 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
         )
     check_algorithm(recipe)
     if not converted:
-        check_fan_out(recipe, spec.regrade is not None)
+        check_fan_out(recipe, spec.regrade(recipe) is not None)
     rollout, missing = recipe.rollout, object()
     required: dict[str, tuple[Any, str]] = {
         "n_samples_per_prompt": (rollout.group_size, "the recipe's rollout.group_size"),

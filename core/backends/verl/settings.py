@@ -116,7 +116,7 @@ def _needs_of_older(recipe: Recipe) -> dict[str, tuple[Any, str]]:
     for name, value in PLAIN.items():
         if getattr(algorithm, name) != value:
             raise RecipeError(f"algorithm.{name} is {getattr(algorithm, name)}, on the older trainer {value}: {use}")
-    if method_spec(recipe.method).regrade is not None:
+    if method_spec(recipe.method).regrade(recipe) is not None:
         raise RecipeError(f"the older trainer has no reward that compares a group, as {recipe.method}'s may: {use}")
     actor, own = "actor_rollout_ref.actor", "the recipe's algorithm.{}; the older trainer has verl's loss"
     names = ["clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "entropy_coef"]

@@ -45,7 +45,7 @@ from core.backends.verl.rows import (
 from core.backends.verl.settings import MODES, OLDER_ESTIMATOR, read_recipe
 from core.config import RecipeError
 from core.data.files import DataError
-from core.rollout.method import method_spec
+from core.rollout.method import Regrade, method_spec
 from core.rollout.runner import EmptyStepGuard, regrade_group
 from core.runs.record import RolloutLog
 from core.text.tokenizer import token_bytes
@@ -142,8 +142,9 @@ class RolloutTrainer(PPOTrainer):
         notes = list({row.rollout_id: row.notes for step in steps for row in step}.values())
         if reason := self._guard.check(map(read_rollout, notes), self._recipe.health.end_after):
             raise RuntimeError(reason)
-        regrade = partial(self._regrade, batch) if method_spec(self._recipe.method).regrade else None
-        credits = credit_rows(steps, self._recipe.algorithm, regrade)
+        regrade = method_spec(self._recipe.method).regrade(self._recipe)
+        compare = partial(self._regrade, batch, regrade) if regrade else None
+        credits = credit_rows(steps, self._recipe.algorithm, compare)
         fields = defaultdict(list)
         for key in batch.keys:
             mask = data[key]["response_mask"].float()
@@ -157,12 +158,10 @@ class RolloutTrainer(PPOTrainer):
             keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(nested, batch_size=len(batch.keys))
         )
 
-    def _regrade(self, batch: Batch, uid: str, group: Group) -> Group:
+    def _regrade(self, batch: Batch, regrade: Regrade, uid: str, group: Group) -> Group:
         """Compare the rollouts of the group `uid` by the method's function."""
-        spec = method_spec(self._recipe.method)
-        assert spec.regrade is not None
         task = self._read_task(batch, uid)
-        return group if task is None else regrade_group(partial(spec.regrade, self._recipe), task, group)
+        return group if task is None else regrade_group(regrade, task, group)
 
     def _read_task(self, batch: Batch, uid: str) -> Task | None:
         """Read the task of a group; None for a broken one, of which every rollout has already failed as `bad_task`."""

@@ -169,8 +169,8 @@ def assert_ours(batch: Batch, case: Case, values: dict[str, Any], tokenizer: Any
     algorithm = recipe.algorithm
     played = play_again(batch.tape, batch.names, case, recipe, tokenizer)
     groups: list[Sequence[Trajectory]] = list(played)
-    if case.spec.regrade is not None:
-        groups = [case.spec.regrade(recipe, task, group) for task, group in zip(batch.tasks, played, strict=True)]
+    if regrade := case.spec.regrade(recipe):
+        groups = [regrade(task, group) for task, group in zip(batch.tasks, played, strict=True)]
     assert batch.rows == our_rows(groups, recipe)
     for step in batch.steps:
         scales = row_scales([row for row, _ in step], algorithm.loss_agg, algorithm.max_response_length or 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -54,7 +53,7 @@ def run_embedded(request: pytest.FixtureRequest, case: Case, values: dict[str, A
 
     async def train() -> None:
         method = record(case.spec, tape, lambda roles: str(next(numbers))).build(recipe, tokenizer)
-        regrade = partial(case.spec.regrade, recipe) if case.spec.regrade else None
+        regrade = case.spec.regrade(recipe)
         opened = RunFolder.create(folder, own.dump())
         async with open_roles(own, tokenizer) as roles:
             loop = GRPOLoop(own, method, tokenizer, tasks, [], opened, 0, model, roles=roles, regrade=regrade)

@@ -114,8 +114,9 @@ def test_a_users_reward_stands_alone() -> None:
     team = build(recipe, WORLD.train_tokenizer())
     assert [agent.grade for agent in team.agents.values()] == [None]
     spec, group = method_spec("toolorchestra"), [Trajectory("t", (), reward=3.0), Trajectory("t", (), reward=5.0)]
-    assert spec.regrade is not None
-    assert spec.regrade(spec.load("paper", [f"reward={HERE}.length"]), TASK, group) == group
+    regrade = spec.regrade(spec.load("paper", [f"reward={HERE}.length"]))
+    assert regrade is not None
+    assert regrade(TASK, group) == group
 
 
 def test_an_agent_may_leave_its_own_reward_out(tmp_path: Any) -> None:

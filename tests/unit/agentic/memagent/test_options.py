@@ -246,6 +246,9 @@ def test_prompts_offer_what_is_on(style: Style, order: Order) -> None:
         (["memagent.recall=true", "memagent.recall_reward=true"], r"adv_estimator=grpo does not read"),
         (["memagent.gate_update=true", "memagent.gate_rewards=true"], r"adv_estimator=grpo does not read"),
         (["memagent.gate_exit=true", "memagent.gate_rewards=true", "reward=os.path:join"], "leave one out"),
+        (["memagent.information_reward=0.2", "reward=os.path:join"], "leave one out"),
+        (["memagent.information_reward=1"], "below wrong ones; set it below 1,"),
+        (["memagent={gate_exit: true, gate_rewards: true, information_reward: 0.25}"], "below 0.25"),
     ],
 )
 def test_rewards_that_nothing_reads_are_refused(overrides: list[str], named: str) -> None:

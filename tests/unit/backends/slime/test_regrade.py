@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def by_turns(recipe: Recipe, task: Task, group: Group) -> Sequence[Trajectory]:
     return [t if t.status == "failed" else replace(t, reward=(t.reward or 0) * bonus / len(t.turns)) for t in group]
 
 
-SPEC = MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: None, regrade=by_turns)  # type: ignore[arg-type, return-value]
+SPEC = MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: None, regrade=lambda r: partial(by_turns, r))  # type: ignore[arg-type, return-value]
 
 
 def groups() -> list[list[Trajectory]]:
