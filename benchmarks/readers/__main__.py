@@ -83,7 +83,8 @@ def write_world(plan: Plan, out: Path) -> None:
     train_pages = next(iter(plan.lengths.values())).pages
     files = {"train": (train_pages, 4096), "dev": (train_pages, 64)}
     files |= {length: (about.pages, about.tasks) for length, about in plan.lengths.items()}
-    for name, (pages, count) in files.items():
+    missing = {name: size for name, size in files.items() if not (out / f"{name}.jsonl").exists()}
+    for name, (pages, count) in missing.items():
         kinds, rng = [*QUESTIONS], Random(name)
         tasks = [draw_task(kinds[i % len(kinds)], pages, rng, f"{name}-{i:04d}") for i in range(count)]
         write_jsonl(out / f"{name}.jsonl", tasks)

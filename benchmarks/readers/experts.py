@@ -36,10 +36,11 @@ from core.types import Completion, Sampling
 from core.worlds import Example, World, encode_turn
 from core.worlds.needles import KEYS, NEEDLE, NOISE, RULER_NOISE, VALUES
 
-ANSWER = "\\boxed{{ {}}}"
+ANSWER = "\\boxed{{{}}}"
+NO_ANSWER = " unknown."
 COUNT = 'print(context.count(" for {} is"))'
 SEARCH = 'i = context.find(" for {} is")\nprint(context[i : i + 60])'
-SHOWN_PAGES = (4, 12)
+SHOWN_PAGES = (8, 16)
 """Bounds the pages of a demonstration."""
 SHOWN_TURNS = 2
 """Limits how many turns of a rollout are shown that have the same reply, such as a call of the next page."""
@@ -49,17 +50,17 @@ def write_note(recipe: Any, prompt: str) -> str:
     """Reply to a prompt of MemAgent: with a memory, the words of its options that are on, or the answer."""
     config = recipe.memagent
     parts = dict(re.findall(r"<(problem|section|memory|recalled)>(.*?)</\1>", prompt, re.DOTALL))
-    question, memory = parts["problem"], read_notes(parts["memory"])
-    known = {**read_notes(parts.get("recalled", "")), **memory}
+    question, memory, recalled = parts["problem"], read_notes(parts["memory"]), read_notes(parts.get("recalled", ""))
+    known = {**memory, **{key: word for key, word in recalled.items() if word != UNKNOWN}}
     if "section" not in parts:
-        return ANSWER.format(find_answer(question, known))
+        return ANSWER.format(find_answer(question, known) or NO_ANSWER)
     kind, (key, *_) = read_question(question)
     notes = take_notes(question, known, read_needles(parts["section"]))
     reply = KEEP if config.gate_update and notes == memory else write_notes(notes)
     second = notes.get(key, UNKNOWN)
-    if config.recall and kind == "hops" and second != UNKNOWN and second not in notes:
+    if config.recall and kind == "hops" and notes.get(second) == UNKNOWN:
         reply += f"\n{RECALL} {second}"
-    answered = kind != "count" and find_answer(question, notes) != UNKNOWN
+    answered = kind != "count" and find_answer(question, notes)
     return f"{reply}\n{STOP}" if config.gate_exit and answered else reply
 
 
@@ -68,7 +69,8 @@ def write_program(recipe: Any, prompt: str) -> str:
     question, *printed = prompt.split("<|im_start|>user\n")[1:]
     kind, keys = read_question(question)
     if kind == "count":
-        return ANSWER.format(*re.findall(r"^\d+", printed[-1])) if printed else FENCE.format(COUNT.format(*keys))
+        counted = [{keys[0]: number} for text in printed for number in re.findall(r"^(\w+)", text)]
+        return ANSWER.format(write_notes(counted[0])) if counted else FENCE.format(COUNT.format(*keys))
     known = dict(read_needles("".join(printed)))
     wanted = [*keys, *([known[keys[0]]] if kind == "hops" and keys[0] in known else [])]
     missing = [key for key in wanted if key not in known]
@@ -82,8 +84,8 @@ def write_action(recipe: Any, prompt: str) -> str:
     if history.rpartition("<|im_end|>")[0].endswith(REQUEST):
         return write_notes(notes)
     answer = find_answer(question, notes)
-    early = read_question(question)[0] != "count" and answer != UNKNOWN
-    return ANSWER.format(answer) if early or END in history else NEXT
+    early = answer and read_question(question)[0] != "count"
+    return ANSWER.format(answer or NO_ANSWER) if early or END in history else NEXT
 
 
 EXPERTS: dict[str, Callable[[Any, str], str]] = {
@@ -126,8 +128,11 @@ def write_corpus() -> Iterator[str]:
     for _ in range(20):
         for words in (KEYS, VALUES, NOISE, NUMBERS):
             yield " " + " ".join(words)
-        yield "\n".join((*RULER_NOISE, NEEDLE, *QUESTIONS.values(), ANSWER, EMPTY_MEMORY, KEEP, RECALL, STOP, LAST))
-        yield "\n".join((INSTRUCTIONS, NEXT, END, REQUEST, HEADING, FENCE.format(COUNT), FENCE.format(SEARCH)))
+        yield "\n".join((*RULER_NOISE, NEEDLE, *QUESTIONS.values(), EMPTY_MEMORY, KEEP, RECALL, STOP, LAST))
+        yield "\n".join((ANSWER, NO_ANSWER, NEXT, END, REQUEST, HEADING))
+            (*RULER_NOISE, NEEDLE, *QUESTIONS.values(), ANSWER, NO_ANSWER, EMPTY_MEMORY, KEEP, RECALL, STOP, LAST)
+        )
+        yield "\n".join((INSTRUCTIONS, FENCE.format(COUNT), FENCE.format(SEARCH)))
         yield " ".join((*RULER_NOISE, UNKNOWN, "user", "assistant", "system", "tool", "... (1,234 characters in all)"))
     yield "user\nassistant\nsystem\ntool\n"
 

@@ -4,12 +4,12 @@ Each needle names the magic word of a key. Four of these words are keys themselv
 
 | kind | asks for | answer |
 |---|---|---|
-| needle | the word of a key | one of eight |
+| needle | the word of a key | ` key is: word.` |
 | pair | the words of two keys | both, in the order of the question |
-| count | how many words a key has | one to six needles name one |
-| hops | the word of the word of a key | two needles, of which any may stand first |
+| count | how many words a key has | ` key is: three.`; one to six needles name one |
+| hops | the word of the word of a key | ` key is: word. word is: last.`; of the two needles any may stand first |
 
-No sentence but the question tells an asked needle from the others.
+No sentence but the question tells an asked needle from the others. Answers and notes have one form, that of a fact.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 CHAINS = 4
 LARGEST_COUNT = 6
 SENTENCES_OF_A_PAGE = 10
-NEEDLES_OF_A_PAGE = 2
-"""Limits the needles of a page, so that a page is never much longer than another."""
+"""Counts the sentences of noise of a page, which holds one needle at most."""
 
 
 def draw_task(kind: str, pages: int, rng: Random, name: str) -> Task:
@@ -47,21 +46,21 @@ def draw_task(kind: str, pages: int, rng: Random, name: str) -> Task:
         asked, number = keys[:1], rng.randint(1, LARGEST_COUNT)
         counted = [(asked[0], value) for value in values[CHAINS : CHAINS + number]]
         facts = [*counted, *facts[2:][: len(facts) - number]]
-        answers: tuple[str, ...] = (NUMBERS[number], str(number))
+        answer, other = {asked[0]: NUMBERS[number]}, {asked[0]: str(number)}
     else:
         asked = [chains[0][0]] if kind == "hops" else rng.sample(keys, 2 if kind == "pair" else 1)
-        answers = (words[words[asked[0]]] if kind == "hops" else " ".join(words[key] for key in asked),)
+        answer = other = {key: words[key] for key in ([asked[0], words[asked[0]]] if kind == "hops" else asked)}
     context = "\n\n".join(write_pages(facts, pages, rng))
-    needed = {*asked, words[asked[0]]} if kind == "hops" else {*asked}
     # A word alone is no evidence of its needle: it may be a key elsewhere.
-    needles = [{"value": f"{key} is: {value}", "queried": key in needed} for key, value in facts]
+    needles = [{"value": f"{key} is: {value}", "queried": key in answer} for key, value in facts]
+    answers = tuple(dict.fromkeys(write_notes(notes).strip() for notes in (answer, other)))
     return Task(name, QUESTIONS[kind].format(*asked), answers, context, {"kind": kind, "needles": needles})
 
 
 def write_pages(facts: Sequence[tuple[str, str]], pages: int, rng: Random) -> Iterator[str]:
     """Yield pages of noise, with the needles of the facts at random places."""
     noise = cycle(RULER_NOISE)
-    places = rng.sample(sorted([*range(pages)] * NEEDLES_OF_A_PAGE), len(facts))
+    places = rng.sample(range(pages), len(facts))
     for page in range(pages):
         sentences = [*islice(noise, SENTENCES_OF_A_PAGE)]
         for place, (key, value) in zip(places, facts, strict=True):
@@ -91,31 +90,27 @@ def write_notes(notes: Mapping[str, str]) -> str:
 
 
 UNKNOWN = "unknown"
-MOST_NOTES = 3
 
 
 def take_notes(question: str, notes: Mapping[str, str], needles: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the notes after some needles were read: what the question needs, by what is known so far.
+    """Return the notes after some needles were read: for each key that the question needs its word, or UNKNOWN.
 
-    Of two hops, nobody knows the second key before the first needle was read. Until then the latest needles are kept,
-    as many as fit.
+    Of two hops, nobody knows the second key before the first needle was read. Until then the latest needle is noted.
     """
     kind, keys = read_question(question)
     if kind == "count":
         read = NUMBERS.index(notes.get(keys[0], NUMBERS[0])) + sum(key == keys[0] for key, _ in needles)
         return {keys[0]: NUMBERS[min(read, len(NUMBERS) - 1)]}
-    known = {key: value for key, value in {**notes, **dict(needles)}.items() if value != UNKNOWN}
-    wanted = [*keys, *([known[keys[0]]] if kind == "hops" and keys[0] in known else [])]
-    found = {key: known[key] for key in wanted if key in known}
-    others = [key for key in known if key not in found] if kind == "hops" and len(found) < 2 else []
-    kept = {key: known[key] for key in others[len(found) - MOST_NOTES :]}
-    return {**kept, **found} or {keys[0]: UNKNOWN}
+    known = {key: value for key, value in [*notes.items(), *needles] if value != UNKNOWN}
+    if kind == "hops" and keys[0] in known:
+        keys.append(known[keys[0]])
+    latest = dict([*known.items()][-1:]) if kind == "hops" and keys[0] not in known else {}
+    return {**{key: known.get(key, UNKNOWN) for key in keys}, **latest}
 
 
-def find_answer(question: str, notes: Mapping[str, str]) -> str:
-    """Return the answer that follows from notes, or UNKNOWN."""
+def find_answer(question: str, notes: Mapping[str, str]) -> str | None:
+    """Return the answer that follows from notes, or None."""
+    answer = take_notes(question, notes, ())
     kind, keys = read_question(question)
-    words = [notes.get(key, UNKNOWN) for key in keys]
-    if kind == "hops":
-        words = [notes.get(words[0], UNKNOWN)]
-    return UNKNOWN if UNKNOWN in words else " ".join(words)
+    missing = UNKNOWN in answer.values() or (kind == "hops" and keys[0] not in notes)
+    return None if missing else write_notes(answer)

@@ -31,22 +31,19 @@ def make_recipe(name: str) -> Any:
 @pytest.mark.parametrize("kind", QUESTIONS)
 def test_the_needles_say_the_answer_and_nothing_marks_the_asked_ones(kind: str) -> None:
     for seed in range(50):
-        task = draw_task(kind, 6, Random(seed), "t")
+        task = draw_task(kind, 8, Random(seed), "t")
         pairs = read_needles(task.context)
         words = dict(pairs)
         found, keys = read_question(task.question)
         assert found == kind
         if kind == "count":
-            assert task.answers[1] == str(sum(key == keys[0] for key, _ in pairs))
-        elif kind == "hops":
-            assert task.answers == (words[words[keys[0]]],)
+            assert task.answers[1] == f"{keys[0]} is: {sum(key == keys[0] for key, _ in pairs)}."
         else:
-            assert task.answers == (" ".join(words[key] for key in keys),)
-        assert sum(key in keys or kind == "hops" and key == words[keys[0]] for key, _ in pairs) == sum(
-            needle["queried"] for needle in task.metadata["needles"]
-        )
+            keys += [words[keys[0]]] * (kind == "hops")
+            assert task.answers == (" ".join(f"{key} is: {words[key]}." for key in keys),)
+        assert sum(key in keys for key, _ in pairs) == sum(needle["queried"] for needle in task.metadata["needles"])
         assert {*words} <= {*KEYS}
-        assert task.context.count("\n\n") == 5
+        assert task.context.count("\n\n") == 7
 
 
 @pytest.mark.parametrize("name", PLAN.readers)
@@ -55,12 +52,12 @@ def test_an_expert_is_right_wherever_its_memory_holds_what_is_asked(name: str) -
     method = method_spec(recipe.method).make(recipe, TOKENIZER)
     roles = Roles({"policy": Expert(recipe, TOKENIZER)})
     for kind in QUESTIONS:
-        tasks = [draw_task(kind, 6, Random(seed), "t") for seed in range(6)]
+        tasks = [draw_task(kind, 8, Random(seed), "t") for seed in range(6)]
         rollouts = [asyncio.run(method.rollout(task, roles, Sampling())) for task in tasks]
         right = [rollout.metrics.get("official", rollout.reward) for rollout in rollouts]
-        # Of two hops the second needle may come first, among more facts than a memory holds; recall finds it again.
+        # Of two hops the second needle may come first; a memory has overwritten it, and recall finds it again.
         forgets = kind == "hops" and recipe.method != "rlm" and name not in ("MemAgent with recall", "full context")
-        assert right == [1.0] * 6 or (forgets and sum(right) >= 3), (kind, right)
+        assert right == [1.0] * 6 or (forgets and sum(right) >= 2), (kind, right)
         if name == "MemAgent with gates" and kind in ("needle", "pair"):  # it stops behind the last needle it needs
             assert [rollout.metrics["exit_reward"] for rollout in rollouts] == [0.0] * 6
 
