@@ -130,8 +130,6 @@ def write_corpus() -> Iterator[str]:
             yield " " + " ".join(words)
         yield "\n".join((*RULER_NOISE, NEEDLE, *QUESTIONS.values(), EMPTY_MEMORY, KEEP, RECALL, STOP, LAST))
         yield "\n".join((ANSWER, NO_ANSWER, NEXT, END, REQUEST, HEADING))
-            (*RULER_NOISE, NEEDLE, *QUESTIONS.values(), ANSWER, NO_ANSWER, EMPTY_MEMORY, KEEP, RECALL, STOP, LAST)
-        )
         yield "\n".join((INSTRUCTIONS, FENCE.format(COUNT), FENCE.format(SEARCH)))
         yield " ".join((*RULER_NOISE, UNKNOWN, "user", "assistant", "system", "tool", "... (1,234 characters in all)"))
     yield "user\nassistant\nsystem\ntool\n"
