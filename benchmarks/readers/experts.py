@@ -78,14 +78,12 @@ def write_program(recipe: Any, prompt: str) -> str:
 
 
 def write_action(recipe: Any, prompt: str) -> str:
-    """Reply to a prompt of compaction: with a summary, a call of the next page, or the answer once it is known."""
+    """Reply to a prompt of compaction: with a summary, a call of the next page, or the answer after the last one."""
     question, _, history = prompt.partition(INSTRUCTIONS)
     notes = take_notes(question, read_notes(history), read_needles(history))
     if history.rpartition("<|im_end|>")[0].endswith(REQUEST):
         return write_notes(notes)
-    answer = find_answer(question, notes)
-    early = answer and read_question(question)[0] != "count"
-    return ANSWER.format(answer or NO_ANSWER) if early or END in history else NEXT
+    return ANSWER.format(find_answer(question, notes) or NO_ANSWER) if END in history else NEXT
 
 
 EXPERTS: dict[str, Callable[[Any, str], str]] = {
