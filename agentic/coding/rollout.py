@@ -328,8 +328,8 @@ class Loop:
         if call.name == DELEGATE.name:
             return await self.delegate(chat, call.arguments["question"])
         timeout_s = max(0.1, min(self.config.command_timeout_s, self.deadline - time.monotonic()))
-        said = await run_tool(self.workspace, call.name, call.arguments, timeout_s, self.config.output_chars)
-        self.counts[FAILED_CALLS] += said.startswith("error: ")
+        said, failed = await run_tool(self.workspace, call.name, call.arguments, timeout_s, self.config.output_chars)
+        self.counts[FAILED_CALLS] += failed
         if not self.method.calls:
             return renderer.message("user", f"{OUTPUT}\n{said.rstrip()}\n```")
         return renderer.message("tool", said)

@@ -91,11 +91,20 @@ async def test_tools_show_what_they_did(isolation: None, tokenizer: Any) -> None
 
 async def test_commands_and_outputs_are_bounded(isolation: None, tokenizer: Any) -> None:
     method = make(tokenizer, "coding.command_timeout_s=0.3", "coding.output_chars=60")
-    trajectory = await play(method, [call("bash", command="seq 999; sleep 9"), call("bash", command="yes"), DONE])
+    commands = ("seq 999; sleep 9", "yes", "echo error: 1; exit 1")
+    trajectory = await play(method, [*(call("bash", command=command) for command in commands), DONE])
+    assert trajectory.metrics["failed_calls"] == 2, "the third ended by itself"
     shown = show(method, trajectory)
     assert "characters left out" in shown
     assert "took more than 0.3 seconds" in shown
     assert "wrote too much" in shown
+
+
+async def test_a_line_ends_where_python_and_sed_end_it(isolation: None, tokenizer: Any) -> None:
+    method = make(tokenizer)
+    write = call("bash", command=r"printf 'a\fb\342\200\250c\r\nd\n' > new.py")
+    answers = [write, call("edit", path="new.py", line=2, text="e"), call("read", path="new.py"), DONE]
+    assert "1 a\x0cb\u2028c\n2 e\n" in show(method, await play(method, answers))
 
 
 async def test_every_end_has_a_name_and_what_was_changed_is_graded(isolation: None, tokenizer: Any) -> None:
