@@ -151,7 +151,9 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
         folders = {Path(file).parent for file in (recipe.experiment.data if recipe.experiment else ())}
         if not model.exists() and folders & {model, model.parent}:
             return [f"no memory plan yet: {model} is not there; experiment.data makes it when the run starts"]
-        return [f"no memory plan: {str(error).splitlines()[0]}"]
+        elsewhere = memory is None and recipe.model.device.startswith("cuda") and not torch.cuda.is_available()
+        hint = "; --memory SIZE plans for a card that is not here" if elsewhere else ""
+        return [f"no memory plan: {str(error).splitlines()[0]}{hint}"]
     plan = plan_memory(recipe, config, kind, frozen)
     try:
         check_memory(recipe, config, kind, available, frozen, host)

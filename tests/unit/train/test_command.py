@@ -166,6 +166,12 @@ def test_a_dry_run_without_the_model_has_no_plan(tmp_path: Path, data: Path, cap
     assert capsys.readouterr().out.splitlines()[-1].startswith("# no memory plan: /no/model: no such folder")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="plans for the card that is here")
+def test_a_dry_run_says_how_to_plan_for_a_card_elsewhere(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", model, data, "model.device=cuda", more=["--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("--memory SIZE plans for a card that is not here")
+
+
 def test_a_dry_run_tells_that_the_run_itself_makes_the_model(
     tmp_path: Path, data: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
