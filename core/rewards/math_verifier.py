@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -110,8 +111,25 @@ class _Worker:
 def run_worker(pipe: Connection) -> None:
     """Compare until the pipe ends. SIGALRM ends a worker that hangs and that nobody is left to kill."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    from math_verify import parse, verify
-    from sympy import Float, MatrixBase, log  # type: ignore[import-untyped]
+    from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Float, MatrixBase, MatrixSymbol, Symbol, log  # type: ignore[import-untyped]
+    from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
+
+    printer = import_module("sympy.utilities.lambdify")._EvaluatorPrinter
+    write = printer.doprint
+
+    def write_function(self: Any, name: str, args: Any, expr: Any, **more: Any) -> str:
+        """Write the Python function by which sympy computes a sum or a root, unless a name of the answer is in it.
+
+        sympy writes names as they are, and runs it: `\\hat{[0]if(0)else(open(...))}` in a sum would open a file.
+        """
+        if foreign := expr.atoms(Symbol, MatrixSymbol, AppliedUndef) - set(args):
+            raise NameError(f"the function has no value for {foreign}")
+        return str(write(self, name, args, expr, **more))
+
+    printer.doprint = write_function
+    # By default, math-verify takes a number out of an answer that is no LaTeX: 72 out of `(lambda: 72)()`.
+    latex = [LatexExtractionConfig()]
 
     def count_zeros(*parts: Any) -> int:
         """Count the zeros behind the point of the smallest number. math-verify rounds to a fixed number of decimals."""
@@ -128,8 +146,8 @@ def run_worker(pipe: Connection) -> None:
 
     def equal(answer: str, labels: list[str]) -> bool:
         # Each has a box of its own: math-verify would merge several boxes of one text into a set.
-        found = parse(f"\\boxed{{{answer}}}", parsing_timeout=None)
-        for gold in (parse(f"\\boxed{{{label}}}", parsing_timeout=None) for label in labels):
+        found = parse(f"\\boxed{{{answer}}}", latex, parsing_timeout=None)
+        for gold in (parse(f"\\boxed{{{label}}}", latex, parsing_timeout=None) for label in labels):
             zeros = count_zeros(found, gold)
             if verify(gold, found, float_rounding=6 + zeros, numeric_precision=15 + zeros, timeout_seconds=None):
                 return True

@@ -10,6 +10,9 @@ import subprocess
 import sys
 import threading
 from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
 
 from core.rewards import math_verifier
 from core.rewards.math_verifier import MathVerifier
@@ -69,3 +72,14 @@ def test_a_worker_ends_itself_when_nobody_is_left_to_kill_it() -> None:
         process = subprocess.Popen(worker, pass_fds=[its_end.fileno()])
         ours.send_bytes(json.dumps([ENDLESS, ["3"], 0.1]).encode())
         assert process.wait(timeout=100) == -signal.SIGALRM
+
+
+@pytest.mark.parametrize("name", [r"\hat{CODE}", r"\mathbb{CODE}", "x_{CODE}"])
+async def test_no_name_in_an_answer_runs_as_python(name: str, tmp_path: Path) -> None:
+    path = "+".join(f"chr({ord(letter)})" for letter in str(tmp_path / "ran"))
+    name = name.replace("CODE", f"[0]if(0)else(open({path},chr(119)))")
+    verifier = MathVerifier(timeout_s=60.0, workers=1)
+    assert await verifier.compare(rf"\sum_{{n=0}}^{{\infty}} \frac{{1}}{{n! {name}^n}}", [r"\sqrt{2}"]) == "different"
+    assert not list(tmp_path.iterdir())
+    assert await verifier.compare(r"\sum_{n=0}^{\infty} \frac{1}{n!}", ["e"]) == "equal", "sums are computed as before"
+    verifier.close()
