@@ -140,6 +140,7 @@ class ReTool(Method):
                 FAILED_CALLS: len(runs) - statuses["ok"],
                 "answer_boxed": float("\\boxed" in answer),
                 f"end_{end}": 1.0,
+                **self.format.count_notes(turns),
             },
             log={
                 "answer": answer,

@@ -123,6 +123,7 @@ class SearchR1(Method):
                 "exact_match": exact,
                 FAILED_CALLS: failed,
                 **({f"{CALLS}visit": made["visit"]} if self.reader else {}),
+                **self.format.count_notes(turns.recorded),
             },
             log={"answer": answer, "end": end, "queries": [text for action, text in actions if action == "search"]}
             | ({"visits": [text for action, text in actions if action == "visit"]} if self.reader else {}),

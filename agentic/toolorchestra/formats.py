@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,9 @@ class HermesCallFormat:
 
 
 class TemplateCallFormat:
-    def __init__(self, call_format: CallFormat):
+    def __init__(self, call_format: CallFormat, counts: Counter[str]):
         self._call_format = call_format
+        self._counts = counts
 
     def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
         action = self.parse_action(text, tools)
@@ -72,6 +74,7 @@ class TemplateCallFormat:
 
     def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
         reply = read_reply(text, self._call_format, tools)
+        self._counts.update(reply.notes)
         if reply.error is not None:
             return reply.error
         if not reply.calls and not reply.text:
@@ -131,6 +134,11 @@ ActionFormat = HermesCallFormat | TemplateCallFormat | CompactCallFormat
 FORMATS: Mapping[Format, ActionFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
 
 
-def make_format(name: Format, tokenizer: Tokenizer) -> ActionFormat:
-    """Return the format of a recipe. Raises RecipeError if it is `calls` and the chat template shows no calls."""
-    return FORMATS[name] if name != "calls" else TemplateCallFormat(need_format("toolorchestra.format", tokenizer))
+def make_format(name: Format, tokenizer: Tokenizer, counts: Counter[str]) -> ActionFormat:
+    """Return the format of a recipe; `counts` gets the notes on calls that the template's form let pass.
+
+    Raises RecipeError if it is `calls` and the chat template shows no calls.
+    """
+    if name != "calls":
+        return FORMATS[name]
+    return TemplateCallFormat(need_format("toolorchestra.format", tokenizer), counts)

@@ -53,7 +53,7 @@ class FuncCallRollout:
         self._truncate = partial(truncate, config, renderer)
         self._experts = experts
         self._task = task
-        self._format = make_format(config.format, renderer.tokenizer)
+        self._format = make_format(config.format, renderer.tokenizer, self.failures)
 
     async def run(self, orchestrator: Orchestrator, environment: Environment) -> None:
         """Take turns until the conversation ends, at most `max_turns`; then let the environment grade it."""

@@ -43,7 +43,10 @@ class QaTools:
 
 
 class QaRollout:
-    """Runs one question. `answer` is None until it is answered; `failures` counts tools that gave nothing."""
+    """Runs one question. `answer` is None until it is answered; `failures` counts tools that gave nothing.
+
+    It also counts the calls of the orchestrator that were read although they were not written as they should be.
+    """
 
     def __init__(self, config: ToolOrchestraSection, renderer: Renderer, tools: QaTools, experts: Experts, task: Task):
         self.answer: str | None = None
@@ -58,7 +61,7 @@ class QaRollout:
         self._tools = tools
         self._experts = experts
         self._task = task
-        self._format = make_format(config.format, renderer.tokenizer)
+        self._format = make_format(config.format, renderer.tokenizer, self.failures)
         self._shown_tools = [] if config.format == "compact" else [schema.to_openai() for schema in self.schemas]
         self._question = question_messages(config.format, renderer, task, "", (), None)
         self._history = list(self._question)

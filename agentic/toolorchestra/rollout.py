@@ -53,7 +53,7 @@ class ToolOrchestra(Method):
     def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer):
         self.config = resolve_addresses(recipe.toolorchestra)
         self.renderer = Renderer(tokenizer, {"enable_thinking": self.config.thinking})
-        make_format(self.config.format, tokenizer)  # refuses a template without calls now
+        make_format(self.config.format, tokenizer, Counter())  # refuses a template without calls now
         self.models = ModelPool(self.config, tokenizer)
         self.needs = self.models.needs
         try:

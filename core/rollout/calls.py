@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from core.text.call_formats import Reply, need_format, read_reply
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, encode_text
 from core.text.tool_calls import ToolSchema, check_call
+from core.types import Turn
 
 
 class TurnFormat:
@@ -28,6 +30,10 @@ class TurnFormat:
 
     def encode(self, text: str) -> Ids:
         return encode_text(self.renderer.tokenizer, text)
+
+    def count_notes(self, turns: Sequence[Turn]) -> Mapping[str, int]:
+        """Count by name what was read in the turns `act` although it was not written as it should be."""
+        return {}
 
 
 class TemplateCalls(TurnFormat):
@@ -49,6 +55,10 @@ class TemplateCalls(TurnFormat):
         read = read_reply(text, self._format, self.schemas)
         error = next((error for call in read.calls if (error := check_call(call, self.schemas))), None)
         return replace(read, calls=(), error=error) if error else read
+
+    def count_notes(self, turns: Sequence[Turn]) -> Mapping[str, int]:
+        replies = [(turn.prompt_ids, turn.completion.token_ids) for turn in turns if turn.role == "act"]
+        return Counter(note for prompt, reply in replies for note in self.read_calls(prompt, reply).notes)
 
     def show_results(self, reply: Ids, results: Sequence[str]) -> Ids:
         """Return the ids that follow a reply: its results as messages of the tools, and the head of the next reply."""

@@ -55,6 +55,8 @@ async def test_a_search_is_a_call_and_its_passages_are_the_tools_message(service
     }  # fmt: skip
     assert shown[0].startswith(f"{HEAD}Doc 1(Title: {THING}) {THING}: ")
     assert shown[0].endswith(TAIL)
+    done, _ = await play(service, call("search", query=THING).removesuffix("\n</tool_call>"), ANSWER)
+    assert (done.metrics["calls_search"], done.metrics["unended_call"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

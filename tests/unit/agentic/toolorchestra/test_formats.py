@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -91,6 +92,7 @@ def test_actions(form: Any, text: str, expected: Any) -> None:
             ToolCall("cancel", CANCELLED),
         ),
         ("qwen3", CANCEL, ToolCall("cancel", CANCELLED)),
+        ("qwen3", CANCEL.removesuffix("</tool_call>"), ToolCall("cancel", CANCELLED)),
         ("qwen3", CANCEL * 2, "several_calls"),
         ("qwen3", HAND_OVER.replace("expert-1", "expert-9"), "unknown_choice"),
         ("llama3", "Hello!", "no_call"),
@@ -98,9 +100,11 @@ def test_actions(form: Any, text: str, expected: Any) -> None:
     ],
 )
 def test_calls_of_the_models_own_template(template: str, text: str, expected: Any) -> None:
-    form = make_format("calls", make_tokenizer(template))
+    counts = Counter[str]()
+    form = make_format("calls", make_tokenizer(template), counts)
     found = form.parse_call(text, TOOLS)
     assert (found.kind if isinstance(found, CallError) else found) == expected
+    assert counts == ({"unended_call": 1} if text.endswith("}}") and template == "qwen3" else {})
     if text == "Hello!":
         assert form.parse_action(text, TOOLS) == AssistantMessage("Hello!")
 
