@@ -74,13 +74,16 @@ class EvalModels:
         return weights.load_config(resolve(model, weights=False)).context(self.context)
 
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
-        """Return a cell that `model` is evaluated in; its weights become part of its settings."""
-        digest = weights_digest(model, folder)
-        path = Path(model)
+        """Return a cell that `model` is evaluated in; its settings name its weights and those of the roles."""
+        path, roles = Path(model), self.recipe.roles
+        places = {role: place.removeprefix("model:") for role, place in roles.items() if place.startswith("model:")}
+        places |= {role: str(path / role) for role in self.recipe.trained_roles}
+        of_roles = {role: digest for role, place in places.items() if (digest := weights_digest(place, folder))}
+        weights = {"weights": weights_digest(model, folder), "role_weights": of_roles}
         return EvalCell(
             model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
             model_path=model,
-            settings=jsonable(settings if digest is None else {**settings, "weights": digest}),
+            settings=jsonable({**settings, **{name: digests for name, digests in weights.items() if digests}}),
             notes={"served": model in (*self.urls, self.to_serve)},
             concurrency=self.concurrency,
             **fields,

@@ -34,7 +34,7 @@ from core.runs.files import append_batch, read_batches
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.types import Sampling, Task, Trajectory
-from tests.kit import answer_health, make_sglang_reply, serve_app
+from tests.kit import answer_health, make_recipe, make_sglang_reply, serve_app
 
 from .conftest import CELL
 
@@ -138,6 +138,30 @@ def test_the_digest_of_weights_changes_with_them_and_checkpoints_of_a_run_need_n
     file.write_bytes(bytes(50_000) + b"x" * 50_000)
     assert before != weights_digest(str(file.parent))
     assert weights_digest(str(file.parent), folder) is weights_digest("owner/name") is None
+
+
+@pytest.mark.parametrize(
+    ("place", "named"), [("judge", "role_weights"), ("model/critic", "role_weights"), ("model", "weights")]
+)
+async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_in_place(
+    folder: RunFolder, tmp_path: Path, place: str, named: str
+) -> None:
+    for name in ("model/critic", "judge"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("model/critic", "judge", "model"):
+        (tmp_path / name / "model.safetensors").write_bytes(bytes(100_000))
+    roles = {"judge": f"model:{tmp_path / 'judge'}", "critic": "trained", "far": "model:owner/name"}
+    models = EvalModels(make_recipe(Recipe, roles=roles), concurrency=1)
+    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s", "repeats")}
+
+    def make_cell() -> EvalCell:
+        return models.make_cell(folder, str(tmp_path / "model"), settings={}, **shared)
+
+    assert (await run(folder, make_cell()))[1] == 10
+    assert (await run(folder, make_cell()))[1] == 0
+    (tmp_path / place / "model.safetensors").write_bytes(bytes(50_000) + b"x" * 50_000)
+    with pytest.raises(EvaluationError, match=f"otherwise: settings.{named} was '.*', is now '.*'"):
+        await run(folder, make_cell())
 
 
 async def test_another_text_under_the_same_id_and_a_sample_there_twice_are_refused(folder: RunFolder) -> None:
