@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         config, kind = weights.load_config(options.model), weights.find_device(options.device).type
         plan = plan_memory(recipe, config, kind)
         print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
-        planned = {phase: plan.total(phase) for phase in PHASES}
+        planned = {phase: plan.total(phase) for phase in PHASES if phase in measured}
         if offloaded := plan_host_memory(recipe, config, kind):
             planned["machine"] = offloaded.peak
         for phase, size in planned.items():

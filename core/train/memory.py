@@ -22,17 +22,17 @@ import torch
 
 from core.config import LoRASection, Recipe, RecipeError
 from core.config.load import replace_keys
-from core.engine import ModelConfig, choose_dtype, footprint, lora, weights
+from core.engine import CausalLM, ModelConfig, choose_dtype, footprint, lora, weights
 from core.engine.footprint import format_bytes
 from core.hub import CheckpointError, check_unquantized, resolve
 from core.runs.run_folder import RunFolder
 from core.train.optimizer import moment_bytes, needs_float32_copy
 from core.train.replicas import describe_replicas
-from core.train.trainer import pack_bytes
+from core.train.trainer import freeze_weights, pack_bytes
 
-PHASES = ("rollout", "update")
+PHASES = ("rollout", "update", "loading")
 """Names the phases of a training step; the optimizer needs no more than the passes before it, for it works in place or
-on small pieces."""
+on small pieces. Before them, loading is planned where it may need more: whole weights that a CPU packs in 4 bits."""
 
 PROCESS_BYTES = {"cpu": 450_000_000, "cuda": 700_000_000}
 """Says what a process takes before it loads a model: Python's libraries, or CUDA's context and kernels."""
@@ -53,6 +53,7 @@ class MemoryItem(NamedTuple):
     name: str
     rollout: int = 0
     update: int = 0
+    loading: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,12 @@ class MemoryPlan:
 
     def table(self) -> str:
         """Return the items in GB as lines of text, with a column for each phase."""
-        rows: list[tuple[str, tuple[int, ...]]] = [(item.name, item[1:]) for item in self.items if any(item[1:])]
+        phases = [phase for phase in PHASES if self.total(phase)]
+        rows = [(item.name, [getattr(item, phase) for phase in phases]) for item in self.items if any(item[1:])]
         times = f" of {self.processes} seeds at once" if self.processes > 1 else ""
-        rows.append((f"sum{times}", tuple(self.total(phase) for phase in PHASES)))
+        rows.append((f"sum{times}", [self.total(phase) for phase in phases]))
         width = max(len(name) for name, _ in rows)
-        lines = [f"{'GB':{width}}" + "".join(f"{phase:>10}" for phase in PHASES)]
+        lines = [f"{'GB':{width}}" + "".join(f"{phase:>10}" for phase in phases)]
         lines += [f"{name:{width}}" + "".join(f"{size / 1e9:>10.2f}" for size in sizes) for name, sizes in rows]
         return "\n".join(lines)
 
@@ -176,7 +178,7 @@ def plan_memory(
     """
     dtype = getattr(torch, recipe.model.dtype)
     adapted, optimizer = recipe.model.lora is not None, recipe.optimizer
-    sizes = trained_sizes(config, recipe.model.lora)
+    sizes = trained_sizes(config, recipe.model.lora, recipe.optimizer.frozen)
     count = 1 + len(recipe.trained_roles)  # policies, each with an engine and an optimizer of its own
     four_bits = bool(recipe.model.lora and recipe.model.lora.load_in_4bit)
     base, adapters = footprint.parameter_bytes(config, dtype, four_bits), sum(sizes) * dtype.itemsize
@@ -199,6 +201,10 @@ def plan_memory(
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     stays = device == "cuda" or ahead  # decode graphs have recorded where the cache lies
     items = [_keep("process and libraries", process), _keep("weights", kept), _keep("reference", reference)]
+    if four_bits and device == "cpu":  # they are read whole, and packed one by one; a card gets them packed
+        items.append(
+            MemoryItem("process and whole weights", loading=process + footprint.parameter_bytes(config, dtype))
+        )
     if optimizer.cpu_offload and device == "cuda":
         # They leave for the machine's memory one by one; compiled layers return those of half a layer at once.
         items.append(MemoryItem("gradients", update=2 * max(sizes) * dtype.itemsize))
@@ -228,7 +234,7 @@ def plan_host_memory(recipe: Recipe, config: ModelConfig, device: str) -> Memory
     if not recipe.optimizer.cpu_offload or device != "cuda":
         return None
     dtype = getattr(torch, recipe.model.dtype)
-    largest = max(trained_sizes(config, recipe.model.lora)) * dtype.itemsize
+    largest = max(trained_sizes(config, recipe.model.lora, recipe.optimizer.frozen)) * dtype.itemsize
     items = [
         _keep("process and libraries", HOST_BYTES),
         *optimizer_items(recipe, config, dtype),
@@ -239,7 +245,7 @@ def plan_host_memory(recipe: Recipe, config: ModelConfig, device: str) -> Memory
 
 def optimizer_items(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> list[MemoryItem]:
     """Return what the optimizer works on beside the weights, for a model of this number format."""
-    optimizer, sizes = recipe.optimizer, trained_sizes(config, recipe.model.lora)
+    optimizer, sizes = recipe.optimizer, trained_sizes(config, recipe.model.lora, recipe.optimizer.frozen)
     gradients = 4 * sum(sizes)  # float32 for bfloat16 weights too; policies are trained one after the other
     count = 1 + len(recipe.trained_roles)
     copies = sum(4 * size for size in sizes if needs_float32_copy(optimizer, size, dtype))
@@ -256,12 +262,19 @@ def _keep(name: str, size: int) -> MemoryItem:
 
 
 @cache
-def trained_sizes(config: ModelConfig, adapters: LoRASection | None) -> tuple[int, ...]:
-    """Return how many values each trained weight has: those of the adapters, or all."""
+def make_partly_frozen(config: ModelConfig, frozen: tuple[str, ...]) -> CausalLM:
+    """Make a model whose tensors have no data. Raises RecipeError as `freeze_weights`."""
     model = weights.make_empty(config)
-    return tuple(
-        lora.adapter_sizes(model, adapters) if adapters else (parameter.numel() for parameter in model.parameters())
-    )
+    freeze_weights(model, frozen)
+    return model
+
+
+@cache
+def trained_sizes(config: ModelConfig, adapters: LoRASection | None, frozen: tuple[str, ...]) -> tuple[int, ...]:
+    """Return how many values each trained weight has: those of the adapters, or all that are not frozen."""
+    if adapters:
+        return tuple(lora.adapter_sizes(weights.make_empty(config), adapters))
+    return tuple(weight.numel() for weight in make_partly_frozen(config, frozen).parameters() if weight.requires_grad)
 
 
 def context_length(recipe: Recipe, config: ModelConfig) -> int:
@@ -290,8 +303,9 @@ def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, 
     """
     tokens = max(recipe.optimizer.max_tokens_per_pack, context_length(recipe, config))
     checkpointing, adapted = recipe.optimizer.gradient_checkpointing, recipe.model.lora is not None
+    head = not adapted and make_partly_frozen(config, recipe.optimizer.frozen).lm_head.weight.requires_grad
     pack = pack_bytes(
-        config, tokens, tokens, tokens, dtype=dtype, gradient_checkpointing=checkpointing, trains_head=not adapted
+        config, tokens, tokens, tokens, dtype=dtype, gradient_checkpointing=checkpointing, trains_head=head
     )
     # glibc keeps memory between tensors that stay: 15 % of a pack, measured with `tokentrue speed memory`. Where little
     # memory is asked for, the trainer makes it keep none.

@@ -29,6 +29,7 @@ from core.config import OptimizerSection
 from core.engine import CausalLM, ModelConfig, lora, weights
 from core.engine.heap import map_large_tensors, return_freed_memory
 from core.engine.states import CHUNK
+from core.options import RecipeError
 from core.train.optimizer import make_optimizer, needs_float32_copy
 from core.train.packing import Pack, pack_rows
 from core.types import LossAgg, Row
@@ -465,16 +466,16 @@ class FrozenHead(torch.autograd.Function):
 
 
 def freeze_weights(model: CausalLM, parts: Sequence[str]) -> None:
-    """Freeze the weights whose names hold one of `parts`. Raises ValueError for a part that no name holds."""
+    """Freeze the weights whose names hold one of `parts`. Raises RecipeError for a part that no name holds."""
     names = dict(model.named_parameters())
     for part in parts:
         found = [name for name in names if part in name]
         if not found:
-            raise ValueError(f"optimizer.frozen: no weight's name holds {part!r}; the last one is {list(names)[-1]}")
+            raise RecipeError(f"optimizer.frozen: no weight's name holds {part!r}; the last one is {list(names)[-1]}")
         for name in found:
             names[name].requires_grad_(False)
     if parts and not any(parameter.requires_grad for parameter in names.values()):
-        raise ValueError(
+        raise RecipeError(
             f"optimizer.frozen: {list(parts)} leave no weight to train; name fewer. With model.lora all are frozen: "
             "leave it out there, and name fewer model.lora.targets"
         )

@@ -116,6 +116,46 @@ def test_adapters_are_planned_exactly_and_need_no_reference(any_model, dtype):
     assert "reference" not in plan.table()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("frozen", ["embed_tokens", "self_attn"])
+def test_frozen_weights_are_planned_without_gradients_copies_and_moments(qwen2, dtype, frozen):
+    recipe = make_recipe(qwen2, f"model.dtype={dtype}", f"optimizer.frozen=[{frozen}]")
+    model = weights.load(qwen2, dtype, "cpu")
+    plan = plan_memory(recipe, model.config, "cpu")
+    trainer = Trainer(model, recipe.optimizer, recipe.algorithm)
+    gradients = watch_gradients(trainer)
+    trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])
+    assert size_of(plan, "weights") == count_bytes(model.parameters())
+    assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
+    assert size_of(plan, "gradients", "update") == count_bytes(gradients.values()) < count_bytes(model.parameters()) * 2
+    moments = [s[name] for s in trainer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert size_of(plan, "moments") == count_bytes(moments)
+
+
+def test_a_frozen_head_has_no_gradient_in_the_plan_and_a_name_of_no_weight_is_refused():
+    adapted, config = method_spec("memagent").load("one-gpu", []), ModelConfig.from_hf(QWEN2_7B)
+    recipe = replace_keys(adapted, {"model.lora": None})
+    recipes = (recipe, replace_keys(recipe, {"optimizer.frozen": ("lm_head",)}), adapted)
+    whole, frozen, lora = (memory.largest_pack_bytes(each, config, torch.bfloat16, "cuda")[0] for each in recipes)
+    assert whole > frozen == lora
+    with pytest.raises(RecipeError, match=r"optimizer\.frozen: no weight's name holds 'lm_heads'"):
+        plan_memory(replace_keys(recipe, {"optimizer.frozen": ("lm_heads",)}), config, "cuda")
+
+
+def test_weights_that_will_be_packed_are_planned_whole_while_a_cpu_loads_them():
+    config = ModelConfig.from_hf(QWEN2_7B)
+    settings = ["model.dtype=bfloat16", "model.lora={rank: 8, load_in_4bit: true}", "inference.kv_tokens=1000"]
+    recipe = make_recipe(Path("none"), *settings, "model.max_model_len=500", "optimizer.max_tokens_per_pack=500")
+    whole = footprint.parameter_bytes(config, torch.bfloat16) + memory.PROCESS_BYTES["cpu"]
+    plan = plan_memory(recipe, config, "cpu")
+    assert plan.peak == whole > 1.4 * plan.total("update") > 1.4 * plan.total("rollout")
+    assert "(loading: process and whole weights 15.68 GB, " in refuse(recipe, config, whole - 1)
+    check_memory(recipe, config, "cpu", whole, {})
+    roomy = plan_memory(replace_keys(recipe, {"inference.kv_tokens": 1_000_000}), config, "cpu")
+    assert roomy.peak == roomy.total("rollout")
+    assert "loading" not in plan_memory(recipe, config, "cuda").table()
+
+
 @pytest.mark.parametrize(("hf_config", "card", "whole"), [(QWEN2_3B, 24e9, 70e9), (QWEN2_7B, 48e9, 160e9)])
 def test_one_card_holds_the_adapters_of_a_model_whose_weights_it_could_not_train(hf_config, card, whole):
     config = ModelConfig.from_hf(hf_config)
