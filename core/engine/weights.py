@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from core.engine import any_decoder, four_bits
 from core.engine.any_decoder import AnyDecoder
 from core.engine.arithmetic import choose_dtype
+from core.engine.heap import map_large_tensors
 from core.engine.lora import AdapterSizes
 from core.engine.model import ARCHITECTURES, CausalLM, Linear, ModelConfig
 from core.hub import CheckpointError, check_unquantized, read_json
@@ -68,6 +69,8 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto", adapters: A
         logger.info("%s: dtype auto is %s (%s)", folder, dtype, reason)
     if adapters is not None and adapters.load_in_4bit:
         four_bits.require_package()
+        if place.type == "cpu":
+            map_large_tensors()  # else glibc keeps what packing frees, as much again in bfloat16
         whole = load(folder, dtype, "cpu")  # the card may have no room for it
         if not (linears := find_packable(whole)):
             raise CheckpointError(f"{folder}: model.lora.load_in_4bit packs no weight of this model; set it to false")
