@@ -32,7 +32,6 @@ from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text, load_tokenizer
 
-VARIANTS = ("untrained", "trained")
 POSITIONS = 131072
 """Bounds what the full context may hold; a rotary embedding has no parameters, so the start model is the same."""
 
@@ -41,12 +40,16 @@ class Length(BaseModel):
     model_config = ConfigDict(extra="forbid")
     pages: PositiveInt
     tasks: PositiveInt
+    variants: list[str] = ["untrained", "trained"]
 
 
 class Reader(BaseModel):
+    """Names a method, the keys of its recipe, and for which lengths it reads fewer tasks than others."""
+
     model_config = ConfigDict(extra="forbid")
     method: str
     keys: dict[str, Any]
+    tasks: dict[str, PositiveInt] = {}
 
 
 class Plan(BaseModel):
@@ -103,40 +106,42 @@ def train_reader(plan: Plan, name: str, out: Path) -> None:
 
 
 def evaluate_reader(plan: Plan, name: str, length: str, out: Path) -> None:
-    words = ["evaluate", "heldout", plan.readers[name].method, "--run", str(out / name / "run"), "--by", "kind"]
-    words += ["--data", f"{length}={out / length}.jsonl", "--variants", *VARIANTS, "--deadline", "7200"]
-    call(out / name / "run", length, [*words, "--set", "inference.kv_tokens=330000"])
+    reader, about = plan.readers[name], plan.lengths[length]
+    words = ["evaluate", "heldout", reader.method, "--run", str(out / name / "run"), "--by", "kind"]
+    words += ["--data", f"{length}={out / length}.jsonl", "--tasks", str(reader.tasks.get(length, about.tasks))]
+    words += ["--variants", *about.variants, "--deadline", "7200", "--set", "inference.kv_tokens=330000"]
+    call(out / name / "run", length, words)
 
 
 def write_table(plan: Plan, out: Path) -> str:
     """Return a table for each length that has results."""
     parts = []
-    for length, about in plan.lengths.items():
-        document = count_tokens(out, length)
-        if rows := [row for name in plan.readers for row in list_rows(name, length, document, out)]:
-            title = f"{length} times the length of training: {len(plan.seeds)} seeds, {about.tasks} test tasks, %"
-            head = ["reader", "", "all", *QUESTIONS, "policy tokens a document token", "s a document"]
+    for length in plan.lengths:
+        sizes = count_tokens(out, length)
+        if rows := [row for name in plan.readers for row in list_rows(name, length, sizes, out)]:
+            title = f"{length} times the length of training, {sum(sizes) // len(sizes):,} tokens a document"
+            head = ["reader", "", "tasks", "all", *QUESTIONS, "policy tokens a document token", "s a document"]
             parts.append(f"{title}\n\n{markdown(head, *rows)}")
     return "\n\n".join(parts) + "\n"
 
 
-def count_tokens(out: Path, length: str) -> int:
-    """Return the tokens of the documents of a length, all together."""
+def count_tokens(out: Path, length: str) -> list[int]:
+    """Return the tokens of each document of a length."""
     tokenizer = load_tokenizer(out / "model")
-    return sum(len(encode_text(tokenizer, task.context)) for task in read_tasks(out / f"{length}.jsonl"))
+    return [len(encode_text(tokenizer, task.context)) for task in read_tasks(out / f"{length}.jsonl")]
 
 
-def list_rows(name: str, length: str, document: int, out: Path) -> Iterator[list[str]]:
+def list_rows(name: str, length: str, sizes: Sequence[int], out: Path) -> Iterator[list[str]]:
     folder = out / name / "run"
-    found = RunFolder(folder).evaluations() if folder.exists() else []
-    for variant in VARIANTS:
-        results = [result for result in found if (result.variant, result.data) == (variant, length)]
-        if results:
-            kinds = [f"{100 * mean_ci([take(result, kind) for result in results]).mean:.0f}" for kind in QUESTIONS]
-            tokens = sum(sum(result.policy_tokens or ()) for result in results)
-            seconds = sum(result.seconds for result in results) / sum(result.n for result in results)
-            score = show(mean_ci([result.scores["official"] for result in results], same_tasks=True))
-            yield [name, variant, score, *kinds, f"{tokens / len(results) / document:.3f}", f"{seconds:.2f}"]
+    found = [result for result in RunFolder(folder).evaluations() if result.data == length] if folder.exists() else []
+    for variant in sorted({result.variant for result in found}, reverse=True):  # untrained first
+        results = [result for result in found if result.variant == variant]
+        count = results[0].n
+        kinds = [f"{100 * mean_ci([take(result, kind) for result in results]).mean:.0f}" for kind in QUESTIONS]
+        tokens = sum(sum(result.policy_tokens or ()) for result in results) / len(results) / sum(sizes[:count])
+        seconds = sum(result.seconds for result in results) / len(results) / count
+        score = show(mean_ci([result.scores["official"] for result in results], same_tasks=True))
+        yield [name, variant, f"{count} x {len(results)}", score, *kinds, f"{tokens:.3f}", f"{seconds:.2f}"]
 
 
 def take(result: EvalResult, kind: str) -> list[float]:
