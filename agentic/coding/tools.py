@@ -39,7 +39,7 @@ def number_lines(text: str, first: int = 1, last: int | None = None) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines with their ends, as Python and sed count them: a form feed ends none."""
+    """Return the lines with their ends, as sed counts them: a form feed ends none."""
     return io.StringIO(text, newline="\n").readlines()
 
 

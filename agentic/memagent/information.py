@@ -7,7 +7,7 @@ the true answer's tokens against no memory; right rollouts alone do, and it is n
 A right rollout has sampled the true answer, so its log-probs are there and nothing is scored: the reward becomes
 `reward + weight * z`, where z is (log-prob - mean) / std (of a sample) among the right rollouts of the group, within
 -1 and 1. One right rollout alone has z = 0. So a right rollout stays above a wrong one, and a group that is all right
-has a signal.
+has a signal where its last prompts differ.
 
 Departures:
 - The answer is the one that was sampled, in its form, with its box or its "the answer is", at the temperature of the

@@ -107,8 +107,9 @@ class Reading:
             metrics["recalls"] = sum(bool(note.query) for note in notes) / len(notes)
         if config.gate_exit:
             metrics["stopped"] = float(notes[-1].stops)
+            if config.gate_rewards and reward is not None:
+                metrics["official"] = reward  # an evaluation scores the answer alone, with evidence or without
             if self._evidence and reward is not None:
-                metrics["official"] = reward  # an evaluation scores the answer alone
                 metrics["exit_reward"] = reward_exit(len(notes), self._evidence)
                 reward += metrics["exit_reward"]
         return replace(trajectory, metrics=metrics, reward=reward)

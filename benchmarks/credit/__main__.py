@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from benchmarks.harness.jobs import TOKENTRUE, call, run_all, show, train
+from benchmarks.harness.jobs import TOKENTRUE, call, run_all, show_score, train
 from core.report.stats import Estimate, mean_ci
 from core.report.table import markdown
 from core.runs.files import write_text
@@ -166,12 +166,12 @@ def _list_rows(plan: Plan, name: str, out: Path) -> Iterator[list[str]]:
             scores = [found[third * world.steps // THIRDS] for third in range(THIRDS + 1)]
             steps = [r for s in plan.seeds for r in RunFolder(out / rule).read_metrics(s) if r["stage"] == "train"]
             seconds = fmean(record["seconds"] for record in steps)
-            yield [rule, f"{choose_rate(plan, out, rule):g}", *map(show, scores), f"{seconds:.1f}"]
+            yield [rule, f"{choose_rate(plan, out, rule):g}", *map(show_score, scores), f"{seconds:.1f}"]
     results = RunFolder(out / "baselines").evaluations() if (out / "baselines").exists() else []
     for variant in world.baselines:
         of_variant = [result.scores["official"] for result in results if result.variant == variant]
         if of_variant:
-            yield [variant, "", *[""] * THIRDS, show(mean_ci(of_variant, same_tasks=True)), ""]
+            yield [variant, "", *[""] * THIRDS, show_score(mean_ci(of_variant, same_tasks=True)), ""]
 
 
 def _score(plan: Plan, out: Path) -> dict[int, Estimate]:

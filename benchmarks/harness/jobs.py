@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from core.report.stats import Estimate
+from core.runs.files import write_text
 
 TOKENTRUE = Path(sys.executable).with_name("tokentrue")
 
@@ -40,19 +41,23 @@ def call(out: Path, name: str, words: Sequence[str]) -> None:
     """Run `tokentrue` unless it was done under this name for the folder `out`; its words go to a file beside that.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: it failed, or was done with other words.
     """
     done, log = out / f".{name}-done", out.parent / f"{out.name}.log"
+    said = shlex.join(words)
     if done.exists():
+        if (before := done.read_text()) not in (said, ""):  # empty: a marker of before 2026-11-27
+            raise RuntimeError(f"{out}: {name} was done as `tokentrue {before}`; delete the folder to do it anew")
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
         ended = subprocess.run([str(TOKENTRUE), *words], stdout=file, stderr=file)
     if ended.returncode:
-        raise RuntimeError(f"tokentrue {shlex.join(words)} ended with {ended.returncode}; see {log}")
-    done.touch()
+        raise RuntimeError(f"tokentrue {said} ended with {ended.returncode}; see {log}")
+    write_text(done, said)
     print(f"{out}: {name} is done", flush=True)
 
 
-def show(found: Estimate) -> str:
+def show_score(found: Estimate) -> str:
+    """Write a mean and its interval in per cent."""
     return f"{100 * found.mean:.1f} ({100 * found.low:.1f}–{100 * found.high:.1f})"

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.readers [--readers NAME ...] [--out runs/readers]
 
-table.yaml names the readers, lengths and seeds. Each reader is warm-started once, on right rollouts (experts.py); from
-there GRPO trains each seed. Killed at any moment, the same command goes on.
+table.yaml names the readers, lengths and seeds. Each seed of a reader is warm-started on turns of right rollouts
+(experts.py) and then trained by RL. Killed at any moment, the same command goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from benchmarks.harness.jobs import call, run_all, show, train
+from benchmarks.harness.jobs import call, run_all, show_score, train
 from benchmarks.readers.experts import WORLD
 from benchmarks.readers.tasks import QUESTIONS, draw_task
 from core.data.files import write_jsonl
@@ -32,7 +32,7 @@ from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text, load_tokenizer
 
-POSITIONS = 131072
+POSITIONS = 262144
 """Bounds what the full context may hold; a rotary embedding has no parameters, so the start model is the same."""
 
 
@@ -57,7 +57,6 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     seeds: list[int]
-    warm_start_seed: int
     lengths: dict[str, Length]
     keys: dict[str, Any]
     readers: dict[str, Reader]
@@ -72,9 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/readers"), help="folder of the runs (%(default)s)")
     options = parser.parse_args(arguments)
     write_world(plan, options.out)
-    run_all(partial(train_reader, plan, name, options.out) for name in options.readers)
+    runs = [(name, seed) for seed in plan.seeds for name in options.readers]
+    run_all(partial(train_reader, plan, name, seed, options.out) for name, seed in runs)
     for length in plan.lengths:
-        run_all(partial(evaluate_reader, plan, name, length, options.out) for name in options.readers)
+        run_all(partial(evaluate_reader, plan, name, seed, length, options.out) for name, seed in runs)
     text = write_table(plan, options.out)
     write_text(options.out / "table.md", text)
     print(text)
@@ -92,25 +92,24 @@ def write_world(plan: Plan, out: Path) -> None:
         tasks = [draw_task(kinds[i % len(kinds)], pages, rng, f"{name}-{i:04d}") for i in range(count)]
         write_jsonl(out / f"{name}.jsonl", tasks)
     if not (out / "model").exists():
-        config = WORLD.build_model(out / "model") / "config.json"
+        part = out / "model.part"
+        config = WORLD.build_model(part) / "config.json"
         write_json(config, {**json.loads(config.read_text()), "max_position_embeddings": POSITIONS})
+        part.rename(out / "model")
 
 
-def train_reader(plan: Plan, name: str, out: Path) -> None:
-    reader, folder = plan.readers[name], out / name
+def train_reader(plan: Plan, name: str, seed: int, out: Path) -> None:
+    reader = plan.readers[name]
     keys = json.loads(json.dumps({**plan.keys, **reader.keys}).replace("{out}", str(out)))
-    train(reader.method, "tiny", folder / "start", {**keys, "run.steps": 1, "run.seeds": [plan.warm_start_seed]})
-    keys = {key: value for key, value in keys.items() if not key.startswith("warm_start.")}
-    start = {"model.path": str(folder / "start" / "warm_start"), "warm_start": None}
-    train(reader.method, "tiny", folder / "run", {**keys, **start, "run.seeds": plan.seeds})
+    train(reader.method, "tiny", out / name / f"{seed}", {**keys, "warm_start.seed": seed, "run.seeds": [seed]})
 
 
-def evaluate_reader(plan: Plan, name: str, length: str, out: Path) -> None:
-    reader, about = plan.readers[name], plan.lengths[length]
-    words = ["evaluate", "heldout", reader.method, "--run", str(out / name / "run"), "--by", "kind"]
+def evaluate_reader(plan: Plan, name: str, seed: int, length: str, out: Path) -> None:
+    reader, about, folder = plan.readers[name], plan.lengths[length], out / name / f"{seed}"
+    words = ["evaluate", "heldout", reader.method, "--run", str(folder), "--by", "kind"]
     words += ["--data", f"{length}={out / length}.jsonl", "--tasks", str(reader.tasks.get(length, about.tasks))]
     words += ["--variants", *about.variants, "--deadline", "7200", "--set", "inference.kv_tokens=330000"]
-    call(out / name / "run", length, words)
+    call(folder, length, words)
 
 
 def write_table(plan: Plan, out: Path) -> str:
@@ -118,9 +117,9 @@ def write_table(plan: Plan, out: Path) -> str:
     parts = []
     for length in plan.lengths:
         sizes = count_tokens(out, length)
-        if rows := [row for name in plan.readers for row in list_rows(name, length, sizes, out)]:
+        if rows := [row for name in plan.readers for row in list_rows(plan, name, length, sizes, out)]:
             title = f"{length} times the length of training, {sum(sizes) // len(sizes):,} tokens a document"
-            head = ["reader", "", "tasks", "all", *QUESTIONS, "policy tokens a document token", "s a document"]
+            head = ["reader", "", "tasks", "failed", "all", *QUESTIONS, "tokens", "CPU s"]
             parts.append(f"{title}\n\n{markdown(head, *rows)}")
     return "\n\n".join(parts) + "\n"
 
@@ -131,17 +130,19 @@ def count_tokens(out: Path, length: str) -> list[int]:
     return [len(encode_text(tokenizer, task.context)) for task in read_tasks(out / f"{length}.jsonl")]
 
 
-def list_rows(name: str, length: str, sizes: Sequence[int], out: Path) -> Iterator[list[str]]:
-    folder = out / name / "run"
-    found = [result for result in RunFolder(folder).evaluations() if result.data == length] if folder.exists() else []
+def list_rows(plan: Plan, name: str, length: str, sizes: Sequence[int], out: Path) -> Iterator[list[str]]:
+    folders = [folder for seed in plan.seeds if (folder := out / name / f"{seed}").exists()]
+    found = [result for folder in folders for result in RunFolder(folder).evaluations() if result.data == length]
     for variant in sorted({result.variant for result in found}, reverse=True):  # untrained first
         results = [result for result in found if result.variant == variant]
         count = results[0].n
         kinds = [f"{100 * mean_ci([take(result, kind) for result in results]).mean:.0f}" for kind in QUESTIONS]
+        failed = sum(sum(result.failures.values()) for result in results)
         tokens = sum(sum(result.policy_tokens or ()) for result in results) / len(results) / sum(sizes[:count])
-        seconds = sum(result.seconds for result in results) / len(results) / count
-        score = show(mean_ci([result.scores["official"] for result in results], same_tasks=True))
-        yield [name, variant, f"{count} x {len(results)}", score, *kinds, f"{tokens:.3f}", f"{seconds:.2f}"]
+        seconds = sum(result.notes["cpu_seconds"] for result in results) / len(results) / count
+        score = show_score(mean_ci([result.scores["official"] for result in results], same_tasks=True))
+        numbers = [f"{count} x {len(results)}", f"{failed}", score, *kinds, f"{tokens:.3f}", f"{seconds:.2f}"]
+        yield [name, variant, *numbers]
 
 
 def take(result: EvalResult, kind: str) -> list[float]:

@@ -1,7 +1,7 @@
 """Writes the right reply to every prompt of a reader, from the text of the prompt alone.
 
-The warm start of each reader shows whole right rollouts, so that the table compares ways to read, and not how well RL
-finds one. All readers share this world: its words, its start model, and the tasks that are demonstrated.
+The warm start of each reader shows turns of right rollouts, so that the table compares ways to read, and not how well
+RL finds one. All readers share this world: its words, its start model, and the tasks that are demonstrated.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def demonstrate(rng: Random, recipe: Any, tokenizer: Tokenizer) -> Iterator[list
     while True:
         task = draw_task(rng.choice([*QUESTIONS]), rng.randint(*SHOWN_PAGES), rng, "demonstration")
         trajectory = asyncio.run(method.rollout(task, roles, Sampling()))
-        if not trajectory.reward:  # a memory has dropped the second of two hops
+        if (trajectory.reward or 0) <= 0:  # a memory has dropped the second of two hops
             continue
         turns: dict[Sequence[int], list[Example]] = {}
         for turn in rng.sample(trajectory.turns, len(trajectory.turns)):

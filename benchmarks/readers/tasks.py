@@ -6,7 +6,7 @@ Each needle names the magic word of a key. Four of these words are keys themselv
 |---|---|---|
 | needle | the word of a key | ` key is: word.` |
 | pair | the words of two keys | both, in the order of the question |
-| count | how many words a key has | ` key is: three.`; one to six needles name one |
+| count | how many words a key has | ` key is: three.`; one to six of eight needles, the rest name another key |
 | hops | the word of the word of a key | ` key is: word. word is: last.`; of the two needles any may stand first |
 
 No sentence but the question tells an asked needle from the others. Answers and notes have one form, that of a fact.
@@ -38,14 +38,15 @@ SENTENCES_OF_A_PAGE = 10
 
 def draw_task(kind: str, pages: int, rng: Random, name: str) -> Task:
     """Draw a task of a kind with so many pages; an empty line ends a page."""
-    keys, values = rng.sample(KEYS, 2 * CHAINS), rng.sample(VALUES, CHAINS + LARGEST_COUNT)
+    keys, values = rng.sample(KEYS, 2 * CHAINS), rng.sample(VALUES, CHAINS + 2 * CHAINS)
     chains = list(zip(keys[::2], keys[1::2], values, strict=False))  # a key, its word, and the word of that
     facts = [fact for first, second, last in chains for fact in ((first, second), (second, last))]
     words = dict(facts)
     if kind == "count":
         asked, number = keys[:1], rng.randint(1, LARGEST_COUNT)
         counted = [(asked[0], value) for value in values[CHAINS : CHAINS + number]]
-        facts = [*counted, *facts[2:][: len(facts) - number]]
+        others = [(keys[2], value) for value in values[CHAINS + number :]]  # a key that is repeated, too
+        facts = [*counted, *others]
         answer, other = {asked[0]: NUMBERS[number]}, {asked[0]: str(number)}
     else:
         asked = [chains[0][0]] if kind == "hops" else rng.sample(keys, 2 if kind == "pair" else 1)

@@ -153,7 +153,7 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
         folders = {Path(file).parent for file in (recipe.experiment.data if recipe.experiment else ())}
         if not model.exists() and folders & {model, model.parent}:
             return [f"no memory plan yet: {model} is not there; experiment.data makes it when the run starts"]
-        elsewhere = memory is None and recipe.model.device.startswith("cuda") and not torch.cuda.is_available()
+        elsewhere = memory is None and "PyTorch sees no such device" in str(error)
         hint = "; --memory SIZE plans for a card that is not here" if elsewhere else ""
         return [f"no memory plan: {str(error).splitlines()[0]}{hint}"]
     plan = plan_memory(recipe, config, kind, frozen)

@@ -46,7 +46,7 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | 
     if world is None or world.demonstrate is None or (config.lookup_steps and world.lookup is None):
         lacking = "lookup" if world is not None and world.demonstrate is not None else "demonstrate"
         raise RecipeError(
-            f"warm_start: {recipe.world}.py of {recipe.method} is missing, or its WORLD lacks `{lacking}`; write "
+            f"warm_start: {recipe.world} of {recipe.method} is missing, or its WORLD lacks `{lacking}`; write "
             "it (core/worlds), or set `warm_start: null`"
         )
     if not folder.is_dir():
@@ -74,7 +74,7 @@ def run_supervised(recipe: Recipe, start: Path, folder: Path, show: Show | None 
     world = find_world(recipe.method, recipe.world)
     if world is None or (world.solve is None and world.draw_supervised is None):
         raise RecipeError(
-            f"supervised: {recipe.world}.py of {recipe.method} is missing, or its WORLD lacks `solve`; write one "
+            f"supervised: {recipe.world} of {recipe.method} is missing, or its WORLD lacks `solve`; write one "
             "that yields the turns of whole correct trajectories (core/worlds)"
         )
     if not model.is_dir():

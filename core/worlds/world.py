@@ -177,7 +177,9 @@ def find_world(method: str, name: str = "world") -> World | None:
     path = name if "." in name else f"{find_package(method)}.{name}"
     try:
         found = find_spec(path)
-    except ModuleNotFoundError:  # a package before the last dot
+    except ModuleNotFoundError as error:
+        if not path.startswith(f"{error.name}."):  # not a package before the last dot, but what that imports
+            raise
         found = None
     world: World | None = import_module(path).WORLD if found else None
     return world

@@ -38,7 +38,7 @@ def test_a_recipe_without_one_starts_from_its_model(tmp_path):
 
 def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "find_world", lambda method, name: None)
-    with pytest.raises(RecipeError, match=r"world\.py of memagent is missing.*`demonstrate`.*warm_start: null"):
+    with pytest.raises(RecipeError, match=r"world of memagent is missing.*`demonstrate`.*warm_start: null"):
         run_warm_start(SPEC.load("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 

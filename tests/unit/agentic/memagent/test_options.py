@@ -124,7 +124,7 @@ async def test_what_the_end_of_the_reading_earns_is_added_to_the_reward(
     for answer, right in (("acorn", 1.0), ("hat", 0.0)):
         story = await tell(tokenizer, [*notes, f"\\boxed{{{answer}}}"], gate_exit=True, gate_rewards=True)
         assert story.reward == right + reward
-        assert story.metrics["exit_reward"] == reward
+        assert (story.metrics["exit_reward"], story.metrics["official"]) == (reward, right)
         assert all(turn.reward is None for turn in story.turns)  # only gate_update rewards turns
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from benchmarks.readers import __main__ as readers
-from benchmarks.readers.experts import WORLD, Expert, demonstrate
+from benchmarks.readers.experts import ANSWER, NO_ANSWER, WORLD, Expert, demonstrate
 from benchmarks.readers.tasks import KEYS, QUESTIONS, draw_task, read_needles, read_question
 from core.policy.base import Roles
 from core.rollout.method import method_spec
@@ -38,10 +38,12 @@ def test_the_needles_say_the_answer_and_nothing_marks_the_asked_ones(kind: str) 
         assert found == kind
         if kind == "count":
             assert task.answers[1] == f"{keys[0]} is: {sum(key == keys[0] for key, _ in pairs)}."
+            assert len({*words}) == 2, "another key has the rest"
         else:
             keys += [words[keys[0]]] * (kind == "hops")
             assert task.answers == (" ".join(f"{key} is: {words[key]}." for key in keys),)
         assert sum(key in keys for key, _ in pairs) == sum(needle["queried"] for needle in task.metadata["needles"])
+        assert len(pairs) == 8
         assert {*words} <= {*KEYS}
         assert task.context.count("\n\n") == 7
 
@@ -62,13 +64,13 @@ def test_an_expert_is_right_wherever_its_memory_holds_what_is_asked(name: str) -
             assert [rollout.metrics["exit_reward"] for rollout in rollouts] == [0.0] * 6
 
 
-def test_demonstrations_show_every_kind_of_turn() -> None:
-    recipe = make_recipe("compaction")
-    rollouts = demonstrate(Random(0), recipe, TOKENIZER)
-    replies = {TOKENIZER.decode(reply) for _ in range(20) for _, reply in next(rollouts)}
-    assert "next<|im_end|>" in replies
-    assert any(reply.startswith(" ") for reply in replies)  # a summary
+@pytest.mark.parametrize("name", PLAN.readers)
+def test_demonstrations_are_turns_of_right_rollouts(name: str) -> None:
+    rollouts = demonstrate(Random(0), make_recipe(name), TOKENIZER)
+    replies = {TOKENIZER.decode(reply) for _ in range(40) for _, reply in next(rollouts)}
+    assert not [reply for reply in replies if ANSWER.format(NO_ANSWER) in reply]
     assert any(reply.startswith("\\boxed{") for reply in replies)
+    assert len(replies) > 40
 
 
 def test_a_world_may_be_any_module() -> None:
