@@ -1,20 +1,20 @@
 """Makes the world of the preset `tiny`: small repositories, and issues that say what goes wrong, not where.
 
-A repository has files of functions. A topic such as `amber` has three functions in three files: one computes the amber
-total, one shows it and one stores it, as their docstrings say. An issue reads *The amber total comes out wrong. The
-brisk total is fine.* So two decisions are left: which word to search for, and which of the functions found is to blame.
-A total that comes out wrong is computed wrong, one that is printed twice is shown wrong, and one that is lost overnight
-is stored wrong. Topics, functions and files belong to one split each.
+A repository has files of functions. A topic such as `amber` has three functions in three files: one gets the amber
+total computed, one gets it shown and one stored, as their docstrings say. An issue reads *The amber total comes out
+wrong. The brisk total is fine.* So two decisions are left: which topic to search for, and what its function does. A
+total that comes out wrong is computed wrong, one that appears twice is shown wrong, and one that vanishes overnight is
+stored wrong. Topics, functions and files belong to one split each.
 
-The searcher of the warm start knows the form and chooses by chance. It searches for either topic of the issue. Then it
-answers with any function that it has seen, whose line it repeats, or searches for the other topic first. Its
-repositories are made up, with the words of all splits, and its issues have nothing to do with any bug. So nobody tells
-the policy which word to search for, what a symptom means, or when to stop.
+The searcher of the warm start knows the form and chooses by chance. It repeats what the issue says of either topic, and
+searches for a docstring: what any function does with it. Then it answers with any function that it has seen, whose line
+it repeats, or searches once more first. Its repositories are made up, with the words of all splits, and its issues have
+nothing to do with any bug. So nobody tells the policy which topic to search for, what a symptom means, or when to stop.
 
 | baseline | what it does |
 |---|---|
 | aimless-search | the searcher of the warm start plays, without mistakes |
-| first-word | searches for the first topic of the issue, and answers with the first function found |
+| first-word | searches for where the first topic of the issue is computed, and answers with that |
 | first-file | answers with the first function of the first file |
 """
 
@@ -23,8 +23,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -61,17 +63,19 @@ NOUNS = tuple(
     station table tunnel valley wagon window
     """.split()
 )
-ROLES = {"Compute": "comes out wrong", "Show": "is printed twice", "Store": "is lost overnight"}
+ROLES = {"computed": "comes out wrong", "shown": "appears twice", "stored": "vanishes overnight"}
 """Maps what a function does to the symptom of its bug."""
-IDLE = ("Check", "Copy")
+IDLE = ("checked", "copied")
 """Names what further functions of a topic do in larger repositories; no symptom is theirs."""
 FORMS = (
     "The {topic} total {symptom}. The {other} total is fine.",
     "The {other} total is fine. But the {topic} total {symptom}.",
 )
-SEARCH = "grep -B1 {} *.py"
-"""Shows the lines that hold a word, each with the line before it, which here is that of `def`."""
+SEARCH = "grep -B1 'the {} total {}' *.py"
+"""Shows the docstrings of a topic and a role, each with the line before it, which is that of `def`."""
 FIRST_FILE = "head -2 *.py | head -3"
+SEARCHES = 2
+"""Limits the searches of the searcher; he looks for nothing twice."""
 STOP = 0.7
 """Says how often the searcher answers after one search."""
 _HIT = re.compile(r"^(\w+\.py)-def (\w+)\(", re.MULTILINE)
@@ -103,7 +107,7 @@ def draw_repository(
         homes = rng.sample(paths, min(files, len(roles)))
         for number, role in enumerate(rng.sample(roles, len(roles))):
             path, name = homes[number % len(homes)], next(names)
-            parts[path].append(f'def {name}(rows):\n    """{role} the {topic} total."""\n    return rows\n')
+            parts[path].append(f'def {name}(rows):\n    """Gets the {topic} total {role}."""\n    return rows\n')
             where[topic, role] = path, name
     for functions in parts.values():
         rng.shuffle(functions)
@@ -146,22 +150,31 @@ def write_answer(path: str, function: str) -> str:
 
 def list_topics(text: str) -> list[str]:
     """Return the topics of the issue in a prompt's text, in its order."""
-    return re.findall(r"[Tt]he (\w+) total", text.partition("<tool_call>")[0])
+    return [*dict.fromkeys(re.findall(r"[Tt]he (\w+) total", text.partition("<tool_call>")[0]))]
+
+
+def write_look(text: str, topic: str, role: str) -> str:
+    """Write what the issue in `text` says of the topic, and the search for its function of that role.
+
+    What it says stands before the search for the same reason as the line before the answer.
+    """
+    said = re.findall(rf"[Tt]he ({topic} total [^.]*)\.", text)[0]
+    return f"the {said}\n{write_search(SEARCH.format(topic, role))}"
 
 
 def write_turn(rng: Random, prompt: str) -> str:
     """Write the searcher's turn after a prompt, from this text alone."""
-    searched = re.findall(SEARCH.replace("*", r"\*").format(r"(\w+)"), prompt)
+    choices = [*product(list_topics(prompt), ROLES)]
+    left = [each for each in choices if SEARCH.format(*each) not in prompt]
     found = _HIT.findall(prompt)
-    left = [topic for topic in list_topics(prompt) if topic not in searched]
-    if found and (not left or rng.random() < STOP):
+    if found and (len(choices) - len(left) == SEARCHES or rng.random() < STOP):
         return write_answer(*rng.choice(found))
-    return write_search(SEARCH.format(rng.choice(left)))
+    return write_look(prompt, *rng.choice(left))
 
 
 def write_first_word(rng: Random, prompt: str) -> str:
     found = _HIT.findall(prompt)
-    return write_answer(*found[0]) if found else write_search(SEARCH.format(list_topics(prompt)[0]))
+    return write_answer(*found[0]) if found else write_look(prompt, list_topics(prompt)[0], "computed")
 
 
 def write_first_file(rng: Random, prompt: str) -> str:
@@ -171,8 +184,9 @@ def write_first_file(rng: Random, prompt: str) -> str:
 
 def write_right_turn(task: Task, prompt: str) -> str:
     """Write the right search, and then the right answer."""
-    (path, _, function), topic = task.answers[0].partition(":"), find_topic(task)
-    return write_answer(path, function) if _HIT.search(prompt) else write_search(SEARCH.format(topic))
+    path, _, function = task.answers[0].partition(":")
+    found = _HIT.search(prompt)
+    return write_answer(path, function) if found else write_look(prompt, find_topic(task), task.metadata["kind"])
 
 
 def find_topic(task: Task) -> str:
@@ -192,16 +206,16 @@ class MadeUpCodeScout(CodeScout):
         return
 
     async def run_command(self, command: str, search: SearchTask, workspace: Any) -> tuple[str, bool]:
-        word = command.split()[2]
-        return grep_with_line_before(word, {path: text.decode() for path, text in search.files.items()}), False
+        words = shlex.split(command)[2]
+        return grep_with_line_before(words, {path: text.decode() for path, text in search.files.items()}), False
 
 
-def grep_with_line_before(word: str, files: Mapping[str, str]) -> str:
-    """Print what `grep -B1 WORD *.py` prints, for words that are in no two lines that follow each other."""
+def grep_with_line_before(words: str, files: Mapping[str, str]) -> str:
+    """Print what `grep -B1 WORDS *.py` prints, for words that are in no two lines that follow each other."""
     shown = []
     for path, text in sorted(files.items()):
         lines = text.splitlines()
-        shown += [f"{path}-{lines[n - 1]}\n{path}:{line}\n" for n, line in enumerate(lines) if word in line]
+        shown += [f"{path}-{lines[n - 1]}\n{path}:{line}\n" for n, line in enumerate(lines) if words in line]
     return "--\n".join(shown)
 
 
@@ -211,7 +225,7 @@ def draw_made_up(rng: Random) -> Task:
     drawn = rng.sample(topics, 2)
     contents, where = draw_repository(rng, drawn, verbs, nouns, 4)
     statement = rng.choice(FORMS).format(topic=drawn[0], other=drawn[1], symptom=rng.choice(list(ROLES.values())))
-    path, _ = where[drawn[0], "Show"]
+    path, _ = where[drawn[0], "shown"]
     metadata = {"repository": contents, "file_changes": [{"file": path, "changes": {}}]}
     return Task("demonstration", statement, (path,), metadata=metadata)
 
@@ -256,9 +270,12 @@ def write_corpus() -> Iterator[str]:
         task = draw_made_up(rng)
         files = read_task(task).files
         yield f"{BASH.name}(command){FINISH.name}(locations)\nuser\nassistant\nsystem\ntool\n{task.question}"
-        topic = list_topics(task.question)[number % 2]
-        shown = grep_with_line_before(topic, {path: text.decode() for path, text in files.items()})
-        yield f"{write_search(SEARCH.format(topic))}{shown}{write_answer(*rng.choice(_HIT.findall(shown)))}"
+        topic, role = list_topics(task.question)[number % 2], rng.choice(list(ROLES))
+        shown = grep_with_line_before(
+            f"the {topic} total {role}", {path: text.decode() for path, text in files.items()}
+        )
+        said = write_look(task.question, topic, role)
+        yield f"{said}{shown}{write_answer(*rng.choice(_HIT.findall(shown)))}"
         yield f'{write_search(FIRST_FILE)}==> {rng.choice(NOUNS)}.py <=="""{" ".join(IDLE)}'
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from agentic.codescout.places import read_gold
 from agentic.codescout.rollout import SPEC, CodeScout, read_task
 from agentic.codescout.world import (
-    IDLE,
     ROLES,
     SEARCH,
     WORLD,
@@ -41,10 +41,10 @@ async def test_our_grep_prints_what_the_real_one_prints(method: CodeScout) -> No
         search = read_task(task)
         async with method.make_workspace(search) as workspace:
             await method.start(workspace, search)
-            for topic in list_topics(task.question):
-                printed, _ = await method.run_command(SEARCH.format(topic), search, workspace)
-                assert printed == grep_with_line_before(topic, task.metadata["repository"])
-                assert printed.count("-def ") == len(ROLES) + len(IDLE) * (len(task.metadata["repository"]) > 4)
+            for topic, role in product(list_topics(task.question), ROLES):
+                printed, _ = await method.run_command(SEARCH.format(topic, role), search, workspace)
+                assert printed == grep_with_line_before(f"the {topic} total {role}", task.metadata["repository"])
+                assert printed.count("-def ") == 1
 
 
 async def test_the_right_turns_earn_everything_and_fit(method: CodeScout) -> None:
@@ -61,7 +61,7 @@ def test_the_issue_names_the_behaviour_and_not_the_place() -> None:
         path, _, function = place.partition(":")
         source = task.metadata["repository"][path]
         role = next(role for role, symptom in ROLES.items() if symptom in task.question)
-        assert f'def {function}(rows):\n    """{role} the {find_topic(task)} total."""' in source
+        assert f'def {function}(rows):\n    """Gets the {find_topic(task)} total {role}."""' in source
         assert path.removesuffix(".py") not in task.question.split()
         assert function not in task.question.split()
 
@@ -73,7 +73,7 @@ async def test_the_searcher_chooses_the_word_and_the_function_by_chance(isolatio
         done = await method.rollout(task, Roles({}), Sampling(seed=0))
         assert done.status == "completed"
         rewards[done.reward] += 1
-    assert 3 <= rewards[3.0] <= 24, "one in two words and one in three functions"
+    assert 2 <= rewards[3.0] <= 20, "one in two topics and one in three roles"
 
 
 async def test_the_shortcuts_answer_and_are_seldom_right(isolation: None, tokenizer: Any) -> None:
