@@ -52,7 +52,7 @@ class Reader(BaseModel):
     tasks: dict[str, PositiveInt] = {}
 
 
-class Comparison(BaseModel):
+class ReadingPlan(BaseModel):
     """Holds table.yaml. `lengths` are named by how many times as long as in training the documents are."""
 
     model_config = ConfigDict(extra="forbid")
@@ -63,7 +63,9 @@ class Comparison(BaseModel):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    plan = Comparison.model_validate(yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")))
+    plan = ReadingPlan.model_validate(
+        yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"))
+    )
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.readers", description=(__doc__ or "").partition("\n")[0]
     )
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_world(plan: Comparison, out: Path) -> None:
+def write_world(plan: ReadingPlan, out: Path) -> None:
     """Write the start model and the tasks of all readers, a quarter of each kind."""
     train_pages = next(iter(plan.lengths.values())).pages
     files = {"train": (train_pages, 4096), "dev": (train_pages, 64)}
@@ -98,13 +100,13 @@ def write_world(plan: Comparison, out: Path) -> None:
         part.rename(out / "model")
 
 
-def train_reader(plan: Comparison, name: str, seed: int, out: Path) -> None:
+def train_reader(plan: ReadingPlan, name: str, seed: int, out: Path) -> None:
     reader = plan.readers[name]
     keys = json.loads(json.dumps({**plan.keys, **reader.keys}).replace("{out}", str(out)))
     train(reader.method, "tiny", out / name / f"{seed}", {**keys, "warm_start.seed": seed, "run.seeds": [seed]})
 
 
-def evaluate_reader(plan: Comparison, name: str, seed: int, length: str, out: Path) -> None:
+def evaluate_reader(plan: ReadingPlan, name: str, seed: int, length: str, out: Path) -> None:
     reader, about, folder = plan.readers[name], plan.lengths[length], out / name / f"{seed}"
     words = ["evaluate", "heldout", reader.method, "--run", str(folder), "--by", "kind"]
     words += ["--data", f"{length}={out / length}.jsonl", "--tasks", str(reader.tasks.get(length, about.tasks))]
@@ -112,7 +114,7 @@ def evaluate_reader(plan: Comparison, name: str, seed: int, length: str, out: Pa
     call(folder, length, words)
 
 
-def write_table(plan: Comparison, out: Path) -> str:
+def write_table(plan: ReadingPlan, out: Path) -> str:
     """Return a table for each length that has results."""
     parts = []
     for length in plan.lengths:
@@ -130,7 +132,7 @@ def count_tokens(out: Path, length: str) -> list[int]:
     return [len(encode_text(tokenizer, task.context)) for task in read_tasks(out / f"{length}.jsonl")]
 
 
-def list_rows(plan: Comparison, name: str, length: str, sizes: Sequence[int], out: Path) -> Iterator[list[str]]:
+def list_rows(plan: ReadingPlan, name: str, length: str, sizes: Sequence[int], out: Path) -> Iterator[list[str]]:
     folders = [folder for seed in plan.seeds if (folder := out / name / f"{seed}").exists()]
     found = [result for folder in folders for result in RunFolder(folder).evaluations() if result.data == length]
     for variant in sorted({result.variant for result in found}, reverse=True):  # untrained first

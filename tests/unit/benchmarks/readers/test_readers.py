@@ -18,7 +18,7 @@ from core.rollout.method import method_spec
 from core.types import Sampling
 from core.worlds import find_world
 
-PLAN = readers.Comparison.model_validate(yaml.safe_load(Path(readers.__file__).with_name("table.yaml").read_text()))
+PLAN = readers.ReadingPlan.model_validate(yaml.safe_load(Path(readers.__file__).with_name("table.yaml").read_text()))
 TOKENIZER = WORLD.train_tokenizer()
 
 
