@@ -46,7 +46,7 @@ def call(out: Path, name: str, words: Sequence[str]) -> None:
     done, log = out / f".{name}-done", out.parent / f"{out.name}.log"
     said = shlex.join(words)
     if done.exists():
-        if (before := done.read_text()) not in (said, ""):  # empty: a marker of before 2026-11-27
+        if (before := done.read_text()) not in (said, ""):  # older markers are empty
             raise RuntimeError(f"{out}: {name} was done as `tokentrue {before}`; delete the folder to do it anew")
         return
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -138,7 +139,7 @@ def list_rows(plan: ReadingPlan, name: str, length: str, sizes: Sequence[int], o
     for variant in sorted({result.variant for result in found}, reverse=True):  # untrained first
         results = [result for result in found if result.variant == variant]
         count = results[0].n
-        kinds = [f"{100 * mean_ci([take(result, kind) for result in results]).mean:.0f}" for kind in QUESTIONS]
+        kinds = [f"{100 * fmean(take(results, kind)):.0f}" for kind in QUESTIONS]
         failed = sum(sum(result.failures.values()) for result in results)
         tokens = sum(sum(result.policy_tokens or ()) for result in results) / len(results) / sum(sizes[:count])
         seconds = sum(result.notes["cpu_seconds"] for result in results) / len(results) / count
@@ -147,9 +148,10 @@ def list_rows(plan: ReadingPlan, name: str, length: str, sizes: Sequence[int], o
         yield [name, variant, *numbers]
 
 
-def take(result: EvalResult, kind: str) -> list[float]:
-    """Return the scores of the tasks of a kind."""
-    return [score for score, own in zip(result.scores["official"], result.labels["kind"], strict=True) if own == kind]
+def take(results: Sequence[EvalResult], kind: str) -> list[float]:
+    """Return the scores of all tasks of a kind."""
+    pairs = [pair for each in results for pair in zip(each.scores["official"], each.labels["kind"], strict=True)]
+    return [score for score, own in pairs if own == kind]
 
 
 if __name__ == "__main__":

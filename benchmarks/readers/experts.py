@@ -71,10 +71,9 @@ def write_program(recipe: Any, prompt: str) -> str:
     if kind == "count":
         counted = [{keys[0]: number} for text in printed for number in re.findall(r"^(\w+)", text)]
         return ANSWER.format(write_notes(counted[0])) if counted else FENCE.format(COUNT.format(*keys))
-    known = dict(read_needles("".join(printed)))
-    wanted = [*keys, *([known[keys[0]]] if kind == "hops" and keys[0] in known else [])]
-    missing = [key for key in wanted if key not in known]
-    return FENCE.format(SEARCH.format(missing[0])) if missing else ANSWER.format(find_answer(question, known))
+    notes = take_notes(question, {}, read_needles("".join(printed)))
+    missing = [key for key, word in notes.items() if word == UNKNOWN]
+    return FENCE.format(SEARCH.format(missing[0])) if missing else ANSWER.format(write_notes(notes))
 
 
 def write_action(recipe: Any, prompt: str) -> str:

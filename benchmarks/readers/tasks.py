@@ -29,7 +29,7 @@ QUESTIONS = {
     "hops": "What is the special magic word for the special magic word for {} mentioned in the provided text?",
 }
 _PATTERNS = {kind: re.compile(re.escape(text).replace(r"\{\}", r"(\w+)")) for kind, text in QUESTIONS.items()}
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 CHAINS = 4
 LARGEST_COUNT = 6
 SENTENCES_OF_A_PAGE = 10
@@ -38,7 +38,7 @@ SENTENCES_OF_A_PAGE = 10
 
 def draw_task(kind: str, pages: int, rng: Random, name: str) -> Task:
     """Draw a task of a kind with so many pages; an empty line ends a page."""
-    keys, values = rng.sample(KEYS, 2 * CHAINS), rng.sample(VALUES, CHAINS + 2 * CHAINS)
+    keys, values = rng.sample(KEYS, 2 * CHAINS), rng.sample(VALUES, 3 * CHAINS)
     chains = list(zip(keys[::2], keys[1::2], values, strict=False))  # a key, its word, and the word of that
     facts = [fact for first, second, last in chains for fact in ((first, second), (second, last))]
     words = dict(facts)
@@ -46,7 +46,7 @@ def draw_task(kind: str, pages: int, rng: Random, name: str) -> Task:
         asked, number = keys[:1], rng.randint(1, LARGEST_COUNT)
         counted = [(asked[0], value) for value in values[CHAINS : CHAINS + number]]
         others = [(keys[2], value) for value in values[CHAINS + number :]]  # a key that is repeated, too
-        facts = [*counted, *others]
+        facts = counted + others
         answer, other = {asked[0]: NUMBERS[number]}, {asked[0]: str(number)}
     else:
         asked = [chains[0][0]] if kind == "hops" else rng.sample(keys, 2 if kind == "pair" else 1)
@@ -61,12 +61,12 @@ def draw_task(kind: str, pages: int, rng: Random, name: str) -> Task:
 def write_pages(facts: Sequence[tuple[str, str]], pages: int, rng: Random) -> Iterator[str]:
     """Yield pages of noise, with the needles of the facts at random places."""
     noise = cycle(RULER_NOISE)
-    places = rng.sample(range(pages), len(facts))
+    fact_of_page = dict(zip(rng.sample(range(pages), len(facts)), facts, strict=True))
     for page in range(pages):
         sentences = [*islice(noise, SENTENCES_OF_A_PAGE)]
-        for place, (key, value) in zip(places, facts, strict=True):
-            if place == page:
-                sentences.insert(rng.randint(0, len(sentences)), NEEDLE.format(key=key, value=value))
+        if page in fact_of_page:
+            key, value = fact_of_page[page]
+            sentences.insert(rng.randint(0, len(sentences)), NEEDLE.format(key=key, value=value))
         yield " ".join(sentences)
 
 
@@ -101,7 +101,7 @@ def take_notes(question: str, notes: Mapping[str, str], needles: Sequence[tuple[
     kind, keys = read_question(question)
     if kind == "count":
         read = NUMBERS.index(notes.get(keys[0], NUMBERS[0])) + sum(key == keys[0] for key, _ in needles)
-        return {keys[0]: NUMBERS[min(read, len(NUMBERS) - 1)]}
+        return {keys[0]: NUMBERS[read]}
     known = {key: value for key, value in [*notes.items(), *needles] if value != UNKNOWN}
     if kind == "hops" and keys[0] in known:
         keys.append(known[keys[0]])
