@@ -1,14 +1,18 @@
-"""Compare a whole GRPO step of our trainer with TRL's: first loss and gradient norm on the same rollouts, then time.
+"""Compare a GRPO step of our trainer, the same with transformers' layers, and TRL's.
 
+First loss and gradient norm on the same rollouts must agree, then all are timed.
 `train` covers rewards, advantages, loss, backward and optimizer on given rollouts; `whole` adds generation.
 The loss is DAPO's token mean, with advantages without the standard deviation and no KL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.speed.engines import EmbeddedSide
 from benchmarks.speed.measure import Stopwatch, Timing, align_columns, ratio
@@ -22,28 +26,36 @@ from core.types import Row
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
 LR = 1e-6
+OURS = "ours"
+LAYERS: Mapping[str, Callable[[Path], CausalLM]] = {
+    OURS: weights.load,
+    "transformers' layers": lambda folder: weights.load_other(folder, "float32", torch.device("cpu")),
+}
 KINDS = ("equal", "uneven", "distinct")
 
 
 def compare(folder: Path, output: Path, *, repeats: int, groups: int, group_size: int) -> dict[str, Any]:
-    """Time every kind of rollouts and return JSON; raise RuntimeError if the two trainers compute different steps."""
+    """Time every kind of rollouts and return JSON; raise RuntimeError if two sides compute different steps."""
     result: dict[str, Any] = {}
     for kind in KINDS:
         requests = make_step_requests(kind, weights.load_config(folder).vocab_size, groups, group_size)
         samples = sample_rollouts(folder, requests)
-        theirs = run_trl(folder, requests, group_size, samples, steps=repeats, lr=LR, output=output)
-        ours, ours_timing = run_embedded(folder, requests, group_size, samples, steps=repeats)
-        check_equal(kind, ours, {"loss": theirs.losses[0], "grad_norm": theirs.gradient_norms[0]})
-        sides = {"train": (ours_timing, theirs.watch.timing())}
+        trl = partial(run_trl, folder, requests, group_size, steps=repeats, lr=LR, output=output)
+        embedded = partial(run_embedded, requests=requests, group_size=group_size, steps=repeats)
+        theirs = trl(samples)
+        steps = {side: embedded(load(folder), samples=samples) for side, load in LAYERS.items()}
+        first = {side: stats for side, (stats, _) in steps.items()}
+        first["TRL"] = {"loss": theirs.losses[0], "grad_norm": theirs.gradient_norms[0]}
+        check_equal(kind, first)
+        parts = {"train": {side: timing for side, (_, timing) in steps.items()} | {"TRL": theirs.watch.timing()}}
         if kind == "equal":  # without EOS, TRL has no way to sample uneven lengths
-            whole = run_trl(folder, requests, group_size, None, steps=repeats, lr=LR, output=output)
-            sides["whole"] = run_embedded(folder, requests, group_size, None, steps=repeats)[1], whole.watch.timing()
+            _, timing = embedded(weights.load(folder), samples=None)
+            parts["whole"] = {OURS: timing, "TRL": trl(None).watch.timing()}
         result[kind] = {
             "rollouts": len(requests),
             "tokens": sum(len(s.prompt_ids) + len(s.token_ids) for s in samples),
-            "loss": {"ours": ours["loss"], "trl": theirs.losses[0]},
-            "grad_norm": {"ours": ours["grad_norm"], "trl": theirs.gradient_norms[0]},
-            **{part: _compare_timings(*timings) for part, timings in sides.items()},
+            "first step": first,
+            **{part: _compare_timings(timings) for part, timings in parts.items()},
         }
     return result
 
@@ -53,15 +65,14 @@ def sample_rollouts(folder: Path, requests: Sequence[GenerationRequest]) -> list
 
 
 def run_embedded(
-    folder: Path,
+    model: CausalLM,
+    *,
     requests: Sequence[GenerationRequest],
     group_size: int,
     samples: Sequence[GenerationSample] | None,
-    *,
     steps: int,
 ) -> tuple[dict[str, float], Timing]:
     """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
-    model = weights.load(folder)
     trainer = make_trainer(model)
     engine = _engine(model, requests) if samples is None else None
     watch = Stopwatch()
@@ -100,17 +111,18 @@ def make_rows(samples: Sequence[GenerationSample], group_size: int) -> list[Row]
     return rows
 
 
-def check_equal(kind: str, ours: dict[str, float], theirs: dict[str, float]) -> None:
-    """Raise RuntimeError unless both trainers computed the same loss and gradient norm."""
-    for name, tolerance in (("loss", LOSS_TOLERANCE), ("grad_norm", GRADIENT_TOLERANCE)):
-        if not abs(ours[name] - theirs[name]) <= tolerance:
-            raise RuntimeError(
-                f"{kind}: {name} is {ours[name]:.8f} here and {theirs[name]:.8f} in TRL; not the same step, not timed"
-            )
+def check_equal(kind: str, first: Mapping[str, Mapping[str, float]]) -> None:
+    """Raise RuntimeError unless all sides computed the loss and gradient norm of ours."""
+    for side, theirs in first.items():
+        for name, tolerance in (("loss", LOSS_TOLERANCE), ("grad_norm", GRADIENT_TOLERANCE)):
+            ours = first[OURS][name]
+            if not abs(ours - theirs[name]) <= tolerance:
+                numbers = f"{ours:.8f} here and {theirs[name]:.8f} with {side}"
+                raise RuntimeError(f"{kind}: {name} is {numbers}; not the same step, not timed")
 
 
-def _compare_timings(ours: Timing, trl: Timing) -> dict[str, Any]:
-    return {"ours": ours.as_json(), "trl": trl.as_json(), "ratio": ratio(ours, trl)}
+def _compare_timings(timings: Mapping[str, Timing]) -> dict[str, Any]:
+    return {side: {**each.as_json(), "ratio": ratio(timings[OURS], each)} for side, each in timings.items()}
 
 
 def format_table(result: dict[str, Any]) -> str:
@@ -118,12 +130,13 @@ def format_table(result: dict[str, Any]) -> str:
         [
             kind,
             part,
-            *(f"{entry[part][side][clock]:.2f}" for clock in ("cpu_s", "wall_s") for side in ("ours", "trl")),
-            f"{entry[part]['ratio']['cpu_s']:.2f} / {entry[part]['ratio']['wall_s']:.2f}",
+            side,
+            f"{row['cpu_s']:.2f}",
+            f"{row['wall_s']:.2f}",
+            "" if side == OURS else f"{row['ratio']['cpu_s']:.2f} / {row['ratio']['wall_s']:.2f}",
         ]
         for kind, entry in result.items()
         for part in ("train", "whole")
-        if part in entry
+        for side, row in entry.get(part, {}).items()
     ]
-    header = ["rollouts", "part", "ours CPU s", "TRL CPU s", "ours wall s", "TRL wall s", "ours faster by (CPU / wall)"]
-    return align_columns(header, rows)
+    return align_columns(["rollouts", "part", "side", "CPU s", "wall s", "ours faster by (CPU / wall)"], rows)
