@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from benchmarks.ruler import evaluate as ruler
-from core.report.summary import build_summary
-from core.runs.files import read_json, read_jsonl
+from core.runs.files import read_jsonl
 from core.runs.run_folder import RunFolder
 from tests.e2e.conftest import Launcher
 from tests.e2e.test_resume import arguments
@@ -76,23 +74,3 @@ def test_a_recipe_without_the_section_is_refused(launcher: Launcher, preset: Pat
     output = launcher.run([*arguments(preset, out, []), "--baseline", "rejection"], status=1)
     assert "--baseline rejection needs the section `rejection` in the recipe" in output
     assert not out.exists()
-
-
-def test_the_evaluator_compares_all_of_them_in_one_table(run: RunFolder, preset: Path, capsys):
-    call = ["--run", str(run.path), "--lengths", "90", "200", "--tasks", "2", "--concurrency", "2"]
-    assert ruler.main([*call, "--set", "model.max_model_len=null"]) == 0
-    results = {(result.variant, result.length): result for result in run.evaluations()}
-    names = {"trained", "untrained", "untrained-greedy", "rejection", "supervised", "full-context", "empty-document"}
-    assert {variant for variant, _ in results} == names
-    best = run.find_trained(0)
-    assert best is not None
-    models = {variant: result.model for (variant, _), result in results.items()}
-    assert models["trained"] == models["full-context"] == str(best.relative_to(run.path))
-    assert models["rejection"] == "seed-0/rejection/model"
-    assert models["supervised"] == "supervised/model"
-    assert models["untrained"] == models["untrained-greedy"] == run.config["model"]["path"]
-    temperatures = {variant: result.sampling["temperature"] for (variant, _), result in results.items()}
-    assert {variant for variant, value in temperatures.items() if value == 0} == {"untrained-greedy"}
-    assert read_json(run.path / "summary.json")["trained"] == {"0": str(best.relative_to(run.path))}
-    assert list(build_summary(run)["variants"])[:2] == ["trained", "untrained"]
-    capsys.readouterr()

@@ -30,11 +30,6 @@ def one_by_one(launcher: Launcher, preset: Path, tmp_path_factory: pytest.TempPa
     return run
 
 
-def test_side_by_side_is_as_one_by_one(launcher: Launcher, preset: Path, tmp_path: Path, one_by_one: Path):
-    launcher.run(arguments(preset, tmp_path / "run", PARALLEL))
-    assert_same_run(tmp_path / "run", one_by_one)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 def test_workers_end_with_a_parent_that_is_killed(launcher: Launcher, preset: Path, tmp_path: Path, one_by_one: Path):
     """Once while the workers start, once while all of them train; the run that resumes is as one never touched."""

@@ -28,7 +28,6 @@ SCENARIOS = {
         "warm_start.steps=5", "warm_start.copy_steps=2", "warm_start.lookup_steps=1", "warm_start.batch_size=4",
         "algorithm.entropy_coef=0.01", "run.seeds=[3, 4]", "run.steps=3",
     ],
-    "curriculum": ["data.sampler=curriculum", "algorithm.dynamic_sampling=true", "algorithm.max_num_gen_batches=2"],
 }  # fmt: skip
 KILLS = 6
 """In each scenario."""
@@ -89,8 +88,7 @@ def test_a_run_killed_at_random_moments_ends_as_one_that_was_not(
     started = time.monotonic()
     launcher.run(arguments(preset, tmp_path / "untouched", overrides))
     whole = time.monotonic() - started
-    if scenario != "curriculum":
-        assert_every_task_in_turn(tmp_path / "untouched", preset.parent / "train.jsonl")
+    assert_every_task_in_turn(tmp_path / "untouched", preset.parent / "train.jsonl")
     assert_rollouts_belong_to_their_tasks(tmp_path / "untouched", preset.parent / "train.jsonl")
     assert weights_moved(tmp_path / "untouched")
 
@@ -129,20 +127,6 @@ def test_a_finished_run_is_left_as_it_is(launcher: Launcher, preset: Path, tmp_p
         files = [path for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()]
         contents.append({path: path.read_bytes() for path in files})
     assert contents[0] == contents[1]
-
-
-def test_another_recipe_is_refused_and_fresh_starts_it_anew(launcher: Launcher, preset: Path, tmp_path: Path):
-    short = {"steps": 2, "copy_steps": 1, "lookup_steps": 0, "batch_size": 2}
-    cold = ["run.steps=1", *(f"warm_start.{name}={value}" for name, value in short.items())]
-    run = tmp_path / "run"
-    launcher.run(arguments(preset, run, cold))
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    other = [*cold, "warm_start.steps=3"]
-    assert "warm_start.steps: 2 in the folder, 3 asked for" in launcher.run(arguments(preset, run, other), status=1)
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    launcher.run([*arguments(preset, run, other), "--fresh"])
-    stages = [record["stage"] for record in read_jsonl(run / "seed-0" / "metrics.jsonl")]
-    assert stages == ["warm_start"] * 4 + ["eval", "train", "eval"]
 
 
 def test_a_corrupt_checkpoint_stops_the_run_with_its_name(launcher: Launcher, preset: Path, tmp_path: Path):

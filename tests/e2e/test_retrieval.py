@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,16 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from agentic.search_r1.rollout import SPEC, SearchR1
-from agentic.search_r1.world import WORLD, Searcher
-from core.data.files import write_records
-from core.policy.base import Roles
 from core.policy.server_process import find_free_port
 from core.retrieval.client import RetrievalClient
-from core.rollout.rows import make_rows
 from core.tools.base import Query, ToolContext
 from core.tools.search import Search
-from core.types import Sampling, Task
 from tests.unit.retrieval.passages import question, write_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -94,52 +87,3 @@ async def test_a_service_killed_and_restarted_lets_every_client_go_on(tmp_path: 
 
     gone = Search(url=client.url, max_retries=1, backoff_s=0.01)
     assert (await gone.call(Query(query="fox"), ToolContext(nobody))).status == "error"
-
-
-CITY = "Where is the home of the owner of the amber lamp?"
-PAGES = [
-    *({"id": f"n{i}", "contents": f"note {i}\nnothing of interest, number {i}"} for i in range(50)),
-    {"id": "l1", "contents": "amber lamp\nthe amber lamp is a lamp of amber"},
-    {"id": "a1", "contents": "ada stone\nada stone is a person"},
-    {"id": "l2", "contents": "amber lamp\nits owner is ada stone"},
-    {"id": "a2", "contents": "ada stone\nher home is turin"},
-]
-
-
-def research(prompt: str) -> str:
-    """Write the next turn from the prompt's text alone: as the policy, or as the reader of a page."""
-    if prompt.startswith("<|im_start|>user\nRead a page"):
-        return re.findall(r"its owner is .*|her home is .*", prompt)[-1]
-    if "her home is" in prompt:
-        return f"<answer>{prompt.rpartition('her home is ')[2].partition('<')[0]}</answer>"
-    if "its owner is" in prompt:
-        return "<visit>ada stone\nhome</visit>"
-    return "<visit>amber lamp\nowner</visit>" if "Title: amber lamp" in prompt else "<search>amber lamp</search>"
-
-
-@pytest.mark.e2e
-async def test_a_rollout_searches_visits_two_pages_and_answers(tmp_path: Path):
-    """What it needs is in no passage that the search shows, and on the pages alone. The policy itself reads them."""
-    corpus, port = tmp_path / "corpus.jsonl", find_free_port("127.0.0.1")
-    write_records(corpus, PAGES)
-    tokenizer, task = WORLD.train_tokenizer(), Task("t", CITY, ("turin",))
-    overrides = [f"search_r1.url=http://127.0.0.1:{port}/retrieve", "search_r1.addresses=null", "search_r1.topk=1"]
-    limits = ["search_r1.max_tokens=64", "search_r1.visit={role: policy}", "model.max_model_len=null"]
-    method = SearchR1(SPEC.load("tiny", [*overrides, *limits]), tokenizer)
-    with service(corpus, port):
-        await health(f"http://127.0.0.1:{port}")
-        done = await method.rollout(task, Roles({"policy": Searcher(tokenizer, research)}), Sampling(seed=1))
-    assert (done.reward, done.log["visits"]) == (1.0, ["amber lamp\nowner", "ada stone\nhome"])
-    assert (done.metrics["calls_search"], done.metrics["calls_visit"], done.metrics["failed_calls"]) == (1, 2, 0)
-    assert [turn.role for turn in done.turns] == ["act", "act", "summary", "act", "summary", "act"]
-    assert [row.turns for row in make_rows(done.turns, "segment")] == [(0, 1, 3, 5), (2,), (4,)]
-
-
-@pytest.mark.e2e
-def test_a_bad_corpus_ends_the_command_with_a_message(tmp_path: Path):
-    (tmp_path / "bad.jsonl").write_text('{"id": "1", "text": "no contents"}\n')
-    command = [sys.executable, "-m", "core.retrieval", "--corpus", str(tmp_path / "bad.jsonl"), "--port", "0"]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1
-    assert "bad.jsonl, line 1: Object missing required field `contents`" in ended.stderr
-    assert "Traceback" not in ended.stderr

@@ -216,6 +216,11 @@ def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys
     error = capsys.readouterr().err
     assert "variant rejection: seed 0 has no model for it" in error
     assert f"tokentrue train memagent --preset {run.path}/config.yaml --out {run.path} --baseline rejection" in error
+    for path in (run.rejection_path(0), run.supervised_path):
+        shutil.copytree(model, path / "model")
+    assert command.main([*call, "rejection", "supervised", "--seeds", "0"]) == 0
+    baselines = {r.variant: r.model for r in run.evaluations()}
+    assert (baselines["rejection"], baselines["supervised"]) == ("seed-0/rejection/model", "supervised/model")
 
 
 @pytest.mark.parametrize(
