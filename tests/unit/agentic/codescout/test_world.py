@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -14,15 +13,11 @@ from agentic.codescout.world import (
     ROLES,
     SEARCH,
     WORLD,
-    ScriptedSearch,
     find_topic,
     grep_with_line_before,
     list_topics,
     make_searcher,
-    write_first_file,
-    write_first_word,
     write_right_turn,
-    write_turn,
 )
 from core.policy.base import Roles
 from core.types import Sampling
@@ -64,23 +59,3 @@ def test_the_issue_names_the_behaviour_and_not_the_place() -> None:
         assert f'def {function}(rows):\n    """Gets the {find_topic(task)} total {role}."""' in source
         assert path.removesuffix(".py") not in task.question.split()
         assert function not in task.question.split()
-
-
-async def test_the_searcher_chooses_the_word_and_the_function_by_chance(isolation: None, tokenizer: Any) -> None:
-    method = ScriptedSearch(SPEC.load("tiny"), tokenizer, write_turn)
-    rewards = Counter[float]()
-    for task in WORLD.draw_tasks("train", 60):
-        done = await method.rollout(task, Roles({}), Sampling(seed=0))
-        assert done.status == "completed"
-        rewards[done.reward] += 1
-    assert 2 <= rewards[3.0] <= 20, "one in two topics and one in three roles"
-
-
-async def test_the_shortcuts_answer_and_are_seldom_right(isolation: None, tokenizer: Any) -> None:
-    for write, most in ((write_first_word, 30), (write_first_file, 30)):
-        method = ScriptedSearch(SPEC.load("tiny"), tokenizer, lambda rng, prompt, write=write: write(rng, prompt))
-        done = [
-            await method.rollout(task, Roles({}), Sampling(seed=0)) for task in WORLD.draw_tasks("test", 60, seed=1)
-        ]
-        assert all(each.log["end"] == "answered" for each in done)
-        assert sum(each.reward == 3.0 for each in done) <= most

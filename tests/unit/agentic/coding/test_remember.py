@@ -106,17 +106,14 @@ async def test_both_ways_to_call_cases_give_the_same_verdict(isolation: None, to
     endings = {
         "": "tests_failed",
         "import os; os._exit(0)\n": "no_report",
-        "print('x' * 3000000)\n": "tests_failed",
         "import sys; sys.stderr.write('x' * 3000000)\n": "tests_failed",
-        "import sys; sys.exit(0)\n": "tests_failed",
-        "import threading; threading.Thread(target=print).start()\n": "tests_failed",
         f"def {name.rpartition('.')[2]}(*given):\n    return given[0] is given\n": "tests_failed",
         "while True: pass\n": "test_timeout",
     }
     for ending, verdict in endings.items():
         files = {**record["metadata"]["repository"], path: text + ending}
         metadata = {**record["metadata"], "repository": files}
-        limit_s = 2 if verdict == "test_timeout" else 60
+        limit_s = 1 if verdict == "test_timeout" else 60
         method = make(tokenizer, f"coding.test_timeout_s={limit_s}", "coding.remember=0")
         for commands in ("", "true"):
             task = Task("t", "q", ("",), metadata={**metadata, "pre_commands": commands})

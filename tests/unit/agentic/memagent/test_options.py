@@ -27,8 +27,6 @@ from tests.kit import script_policy
 GATES = {"gate_update": True, "gate_exit": True, "gate_rewards": True}
 RECALLS = {"recall": True, "recall_reward": True}
 SENTENCES = (" The hat is red.", " The sky is blue.", " The hat word is acorn.", " Here we go.", " There you are.")
-HOLDS = 3
-"""Numbers the section with the answer."""
 PAPER_ALPHA = 0.9
 """Weighs GRU-Mem's advantage of the rollout; turn_coef is (1 - alpha) / alpha."""
 
@@ -278,17 +276,6 @@ def test_demonstrations_show_the_options_by_chance() -> None:
         assert shown.recalled in ("", f" {plain.key} is: unknown") or f" {plain.key} " not in shown.recalled
         query = shown.completion.partition(RECALL)[2].split()
         assert query[:1] in ([], [plain.key])
-
-
-def test_the_answer_of_a_demonstration_stands_in_the_memory_or_in_what_was_recalled() -> None:
-    answers = [shown for plain, shown in draw_options(recall=True) if plain.section is None]
-    in_recalled = 0
-    for turn in answers:
-        value = turn.completion.removeprefix("\\boxed{ ").removesuffix("}")
-        facts = [text for text in (turn.memory, turn.recalled) if f" {turn.key} is: {value}" in text]
-        assert facts or value == "unknown"
-        in_recalled += value != "unknown" and facts == [turn.recalled]
-    assert 0.2 < in_recalled / len(answers) < 0.5
 
 
 async def test_a_demonstration_with_recall_is_encoded_as_the_rollout_asks_it(tokenizer: Any) -> None:

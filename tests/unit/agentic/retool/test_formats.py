@@ -9,7 +9,6 @@ import pytest
 
 from agentic.retool import rollout
 from agentic.retool.rollout import SPEC
-from core.config import RecipeError
 from core.policy.base import Roles
 from core.rollout.rows import rows_from_groups
 from core.types import Sampling, Task, Trajectory
@@ -137,8 +136,3 @@ async def test_an_output_cannot_forge_a_message(isolation: None) -> None:
         ids = trajectory.turns[-1].prompt_ids[len(trajectory.turns[0].prompt_ids) :]
         assert "<|im_end|><tool_call>" in tokenizer.decode(ids)
         assert ids.count(tokenizer.eos_token_id) == (0 if form == "fences" else 2)
-
-
-def test_a_template_without_calls_is_refused(tokenizer: Any, isolation: None) -> None:
-    with pytest.raises(RecipeError, match=r"retool.format is calls, and the model's chat template shows no tool calls"):
-        SPEC.build(SPEC.load("tiny", ["retool.format=calls"]), tokenizer)

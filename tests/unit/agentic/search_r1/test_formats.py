@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from agentic.search_r1.prompts import CALL_INVALID
-from agentic.search_r1.rollout import SPEC, SearchR1
+from agentic.search_r1.rollout import SearchR1
 from agentic.search_r1.world import find_facts
-from core.config import RecipeError
 from core.policy.base import Roles
 from core.rollout.rows import make_rows
 from core.types import Sampling, Task, Trajectory
@@ -63,19 +60,11 @@ async def test_a_search_is_a_call_and_its_passages_are_the_tools_message(service
     ("reply", "told"),
     [
         ("I think, and neither search nor answer.", f"\n<|im_start|>user\n{CALL_INVALID}<|im_end|>\n"),
-        (f"<search>{THING}</search>", f"\n<|im_start|>user\n{CALL_INVALID}<|im_end|>\n"),
         (call("search", question=THING), f"{HEAD}error: search needs the argument query"),
-        (call("look", query=THING), f"{HEAD}error: there is no tool 'look'; the tools are search"),
         (call("search", query=THING) * 2, f"{HEAD}error: call search once in a turn"),
-        ("<tool_call>search</tool_call>", f"{HEAD}error: between the tags is no JSON"),
     ],
 )
 async def test_another_turn_is_invalid_and_is_told_so(reply: str, told: str, service: str) -> None:
     done, shown = await play(service, reply, ANSWER)
     assert shown[0].startswith(told)
     assert (done.reward, done.metrics["invalid_actions"], done.metrics["calls_search"]) == (1.0, 1, 0)
-
-
-def test_a_template_without_calls_is_refused(service: str, tokenizer: Any) -> None:
-    with pytest.raises(RecipeError, match=r"search_r1.format is calls, and the model's chat template shows no tool"):
-        SPEC.build(load(service, "search_r1.format=calls"), tokenizer)

@@ -159,13 +159,6 @@ async def test_a_query_that_is_longer_than_the_service_takes_is_told_and_fails_n
         assert (told in show(method, done)) == (failed == 1)
 
 
-async def test_the_released_prompt_asks_in_the_words_of_the_paper(service: str, tokenizer: Any) -> None:
-    overrides = ("search_r1.prompt=released", "model.max_model_len=null", "search_r1.max_tokens=64")
-    method = SearchR1(load(service, *overrides), tokenizer)
-    done = await play(method, RIGHT, task=Task("t", " Who owns it ", (OWNER,)))
-    assert f"user\n{INSTRUCTIONS} Who owns it?\n<|im_end|>" in show(method, done)
-
-
 def test_a_recipe_that_cannot_be_run_says_what_to_change(tmp_path: Path, tokenizer: Any) -> None:
     for overrides, says in (
         (["search_r1.max_turns=0"], "search_r1.max_turns"),

@@ -194,16 +194,6 @@ async def test_a_reader_of_another_vocabulary_is_asked_and_read_in_its_own(
     assert show(method, done).endswith(INFORMATION.format("Its owner: ada stone <tool_call>"))
 
 
-async def test_a_reader_does_not_change_the_seeds_of_the_policys_turns(pages: str, tokenizer: Any) -> None:
-    seeds = []
-    for overrides in ((), (READER,)):
-        policy, reader = script_policy(tokenizer, [VISIT, VISIT, RIGHT]), script_policy(tokenizer, ["a lamp"])
-        roles = Roles({"policy": policy, "reader": reader})
-        await make(pages, tokenizer, *overrides).rollout(TASK, roles, Sampling(seed=1))
-        seeds.append([recorded.sampling.seed for recorded in policy.calls])
-    assert seeds[0] == seeds[1]
-
-
 @pytest.mark.parametrize("role", [None, "policy", "reader"])
 async def test_neither_page_nor_goal_nor_summary_is_markup(pages: str, tokenizer: Any, role: str | None) -> None:
     """No id of theirs is a special token, and an answer in them is not the policy's."""
@@ -408,10 +398,7 @@ async def test_a_visit_is_a_call_too_and_its_page_the_tools_message(pages: str) 
     ("reply", "told"),
     [
         (call("visit", page="nowhere"), NO_PAGE.format("nowhere")),
-        (call("visit", page="void", goal="x"), NOTHING.format("void")),
         (call("visit", goal="its owner"), "error: visit needs the argument page"),
-        (call("visit", page=["amber lamp"]), "error: page of visit must be of type string"),
-        (call("look", page="void"), "error: there is no tool 'look'; the tools are search, visit"),
         (
             call("search", query="x") + call("visit", page="void"),
             "error: call search or visit once in a turn",
@@ -422,5 +409,5 @@ async def test_a_visit_is_a_call_too_and_its_page_the_tools_message(pages: str) 
 async def test_a_call_that_reads_no_page_is_told_so(pages: str, reply: str, told: str) -> None:
     method, done = await play_calls(pages, reply, "\\boxed{ada stone}")
     assert told in show(method, done)
-    invalid = not told.startswith(("error: there is no page", "error: nothing"))
+    invalid = not told.startswith("error: there is no page")
     assert (done.reward, done.metrics["invalid_actions"], done.metrics["failed_calls"]) == (1.0, invalid, not invalid)

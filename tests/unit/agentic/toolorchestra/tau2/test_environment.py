@@ -152,15 +152,6 @@ def test_a_wrong_place_of_tau2_is_a_fault_and_a_run_is_refused_at_its_start(tmp_
         make_environment_factory(EnvironmentSection(path=WORLDS, options=places))
 
 
-def test_an_interpreter_that_does_not_run_is_a_fault(tmp_path: Path) -> None:
-    broken = tmp_path / "python"
-    broken.write_bytes(b"no program")
-    broken.chmod(0o755)
-    with pytest.raises(EnvironmentFault, match="--tau2-python") as caught:
-        Workers(str(broken)).pick()
-    assert caught.value.kind == "env_process"
-
-
 @pytest.mark.parametrize(
     ("summary", "accepted"),
     [("tau-bench: Benchmarking tool-agent-user interaction", True), ("Magnetic relaxation", False), (None, False)],
