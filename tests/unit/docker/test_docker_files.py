@@ -46,23 +46,6 @@ def test_a_service_is_a_server_of_our_image_whose_health_is_asked_at_its_port(na
         assert all(word in model for word in name.split("-")), "it is named after what it serves"
 
 
-@pytest.mark.parametrize(
-    "profile", sorted({profile for service in SERVICES.values() for profile in service["profiles"]})
-)
-def test_services_of_a_method_share_no_port(profile):
-    ports = [option(service, "--port") for service in SERVICES.values() if profile in service["profiles"]]
-    assert len(set(ports)) == len(ports)
-
-
-def test_services_of_agentflow_share_no_gpu_and_serve_each_role_once():
-    services = [service for service in SERVICES.values() if "agentflow" in service["profiles"]]
-    gpus = [gpu for service in services for gpu in devices(service)]
-    assert len(set(gpus)) == len(gpus)
-    served = [role for service in services for role in service["labels"]["roles"].split()]
-    paths = [ROOT / "agentic/agentflow/presets" / f"{name}.yaml" for name in ("seed", "paper")]
-    assert sorted(served) == sorted({role for path in paths for role in yaml.safe_load(path.read_text())["roles"]})
-
-
 def test_services_of_toolorchestra_are_those_of_its_service_file():
     """Command, GPUs and port are the same while no key is set."""
     ours = {name: service for name, service in SERVICES.items() if "toolorchestra" in service["profiles"]}

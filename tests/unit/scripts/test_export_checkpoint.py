@@ -137,16 +137,12 @@ def test_what_cannot_be_exported_is_named(run, tmp_path, capsys):
     ):
         assert main([str(run.path), "--license", "mit", *words]) == 1
         assert says in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_a_run_without_checkpoints_is_told_to_train(run, tmp_path, capsys):
     untrained = RunFolder.create(tmp_path / "run", run.config)
     untrained.seed_path(0).mkdir(parents=True)
-    assert main([str(untrained.path), "--out", str(tmp_path / "out"), "--license", "mit"]) == 1
-    assert "no checkpoint; train first" in capsys.readouterr().err
-    assert main([str(untrained.path), "--out", str(tmp_path / "out"), "--license", "mit", "--seed", "7"]) == 1
-    assert "no seed 7; there are: 0" in capsys.readouterr().err
+    for words, says in (([], "no checkpoint; train first"), (["--seed", "7"], "no seed 7; there are: 0")):
+        assert main([str(untrained.path), "--out", str(out), "--license", "mit", *words]) == 1
+        assert says in capsys.readouterr().err
+    assert not out.exists()
 
 
 SETTINGS = ("optimizer.lr=0.001", "rollout.group_size=4", "algorithm.clip_ratio_high=0.5")
@@ -194,17 +190,6 @@ def test_the_card_has_every_setting_the_departures_of_this_run_and_what_it_rests
     assert "| data.train | 3 | " in card
     again = SPEC.load(str(tmp_path / "out/recipe.yaml"))
     assert (again.model.path, again.data.train, again.optimizer.lr) == ("Org/Base", "my data.jsonl", 0.001)
-
-
-def test_a_card_without_a_base_model_and_a_method_says_so(model, tmp_path, capsys):
-    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
-    run.update_config({**run.config, "method": "of_another_place"})
-    card = export(run, tmp_path / "out")
-    assert "The preset is not in this repository" in card
-    assert "learning rate 0.001; group size 4" in card
-    assert "--base-model ID" in capsys.readouterr().err
-    assert "started from a model that has no id on the hub" in card
-    assert "base_model" not in front_matter(card)
 
 
 @pytest.mark.parametrize("warm_start", [True, False])

@@ -72,12 +72,6 @@ def test_a_joined_file_with_another_hash_is_deleted(tmp_path: Path) -> None:
     assert not gguf.exists()
 
 
-def test_a_model_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert fetch_model.main(["qwen-coder", "--size", "1.5b", "--out", str(tmp_path)]) == 0
-    assert "there already" in capsys.readouterr().out
-
-
 def test_a_tokenizer_gets_its_normalizer_and_loses_names_of_padding(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"normalizer": None, "model": {"vocab": {"a": 0, "[PAD1]": 2, "[PAD3]": 3}}}))

@@ -177,18 +177,6 @@ def test_the_command_tells_counts_and_refuses_options_that_do_not_fit(
             download_data.main(wrong)
 
 
-REAL = [
-    ("gsm8k", "gsm8k", [7001, 463, 1319]), ("math", "math", [6831, 442, 500]),
-    ("gsm-hard", "math/gsm_hard.jsonl", [0, 0, 1319]), ("musique", "multihop/musique.jsonl", [75, 7, 171]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "file", "counts"), REAL)
-def test_real_records_give_known_counts(name: str, file: str, counts: list[int], shared_data: Path) -> None:
-    splits, _ = read_benchmark(name, BENCHMARKS[name], shared_data / file)
-    assert [len(splits[split]) for split in ("train", "eval", "test")] == counts
-
-
 def test_paragraphs_become_one_corpus_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [{"title": "A", "sentences": ["One. ", "Two."]}, {"title": "B", "sentences": ["Three."]}]
     rows = [

@@ -14,11 +14,6 @@ from benchmarks.ruler.qa import squad_qa
 from core.data import DataError
 
 
-def tokenize(text: str) -> list[str]:
-    """About as many tokens as a real tokenizer gives for English."""
-    return re.findall(r" ?\w{1,6}|[^\w\s]|\n", text)
-
-
 def item(number: int) -> dict[str, Any]:
     paragraphs = [[f"T{number}.{i}", [f"First {i}.", f" Second {i}."]] for i in range(10)]
     facts = [[f"T{number}.2", 1], [f"T{number}.7", 0]]
@@ -116,13 +111,6 @@ def test_bad_items(change: dict[str, Any], message: str, tmp_path: Path) -> None
         hqa(path)
 
 
-def test_bad_pool(file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "pool.json"
-    path.write_text(json.dumps([{"title": "t"}]))
-    with pytest.raises(DataError, match="no passage found"):
-        hqa(file, [path])
-
-
 def test_squad_takes_the_article_first(tmp_path: Path) -> None:
     question = {"question": "Q?", "answers": [{"text": "A"}, {"text": "A"}], "is_impossible": False, "id": "1"}
     articles = [
@@ -137,15 +125,3 @@ def test_squad_takes_the_article_first(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(DataError, match="not SQuAD's JSON"):
         squad_qa(path)
-
-
-@pytest.mark.parametrize("length", [7_000, 28_000, 112_000])
-def test_real_records_build_at_any_length(length: int, shared_data: Path) -> None:
-    family = hqa(shared_data / "hotpotqa_dev_distractor_75.json", [shared_data / "2wikimultihopqa_corpus.json"])
-    for task in generate(family, length=length, count=2, tokenizer=tokenize, budget="document"):
-        total = len(tokenize(task.context))
-        assert task.metadata["length"] == total <= length
-        assert total > 0.95 * length
-        assert task.metadata["needles"]
-        assert all(needle["key"] in task.context for needle in task.metadata["needles"])
-        assert (task.metadata["after"] + task.metadata["answer_prefix"]).endswith(f"Question: {task.question} Answer:")

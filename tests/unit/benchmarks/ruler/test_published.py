@@ -21,7 +21,6 @@ from benchmarks.ruler.published import AVERAGE, WINDOW
 from benchmarks.ruler.tasks import TEN_TASKS
 from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS, Window, make_reader
 from core.data import DataError
-from core.report import write_report
 from core.runs.evaluation import EvalResult
 from core.text.template import TokenTemplate
 from core.text.tokenizer import encode_text
@@ -87,14 +86,6 @@ def test_what_is_done_otherwise_is_listed_with_both_values(model: Path, tmp_path
     assert not [line for line in departures(plan) if line.startswith(("chunk_tokens", "max_chunks", "top_p"))]
 
 
-def test_generated_questions_are_no_published_ones(model: Path, tmp_path: Path, shared_data: Path) -> None:
-    questions = str(shared_data / "hotpotqa_dev_distractor_75.json")
-    generated = ["--data", "hotpotqa", "--hotpotqa", questions, "--lengths", "448K"]
-    plan = prepare(model, tmp_path / "out", "--preset", "published", *generated)
-    assert {cell.notes["protocol"] for cell in plan.cells} == {None}
-    assert "length: tokens of the document; published: documents" in departures(plan)
-
-
 @pytest.mark.parametrize(
     ("window", "protocol"),
     [((), "memagent openai 120K"), (("990000", "10000"), "memagent openai 990K"), (("5000", "10000"), None)],
@@ -108,20 +99,6 @@ def test_whole_documents_have_the_budgets_of_the_published_baselines(
     assert departures(plan)[:1] == (
         INHERENT[:1] if protocol else ["tokens of a whole prompt: 5,000; published: 120,000"]
     )
-
-
-def test_a_published_score_stands_beside_the_cell_of_its_model(model: Path, tmp_path: Path, files: Path) -> None:
-    options = ["--preset", "published", "--data", str(files), "--published-as", "RL-MemoryAgent-7B"]
-    plan = prepare(model, tmp_path / "out", *options)
-    cell = plan.cells[0]
-    right = [1.0] * 96 + [0.0] * 32
-    plan.folder.save_evaluation(make_result(cell.variant, cell.data, right, length=50, notes=cell.notes))
-    write_report(plan.folder)
-    rows = [line for line in (plan.folder.path / "table.md").read_text().splitlines() if "| ruler-hqa | 50 |" in line]
-    ours = {line.split(" | ")[0]: line.split(" | ")[6] for line in rows}
-    assert ours.pop("| RL-MemAgent-7B").startswith("75.0 (66.8 to 81.7)")
-    assert len(ours) == 6
-    assert set(ours.values()) == {"–"}
 
 
 def test_official_files_are_read_as_their_evaluation_reads_them(files: Path) -> None:
@@ -189,18 +166,6 @@ def test_the_average_is_the_mean_over_the_ten_tasks() -> None:
     assert list(average_tasks([*results[:9], ten_results(3)[9]])) == [], "tasks of different weight"
     (mixed,) = average_tasks([replace(results[0], notes={"task_ids": ["a", "b"], "protocol": None}), *results[1:]])
     assert mixed.notes["protocol"] is None
-
-
-def test_ten_tasks_are_one_command(model: Path, tmp_path: Path) -> None:
-    essays = tmp_path / "essays"
-    essays.mkdir()
-    (essays / "a.txt").write_text("A long day. " * 50)
-    options = ["--preset", "published", "--task", "ruler-10", "--essays", str(essays), "--lengths", "8K"]
-    plan = prepare(model, tmp_path / "out", *options)
-    assert {cell.data for cell in plan.cells} == {f"ruler-{task}" for task in TEN_TASKS}
-    assert {(cell.n, cell.notes["protocol"]) for cell in plan.cells} == {(128, "memagent recurrent")}
-    assert {row["data"] for row in plan.folder.published["rows"]} == {AVERAGE}
-    assert "questions: drawn by our generators; published: MemAgent's eval_TASK_N.json" in departures(plan)
 
 
 def test_gold_documents_stand_where_the_official_builder_puts_them(tmp_path: Path, tokenizer: Any) -> None:
