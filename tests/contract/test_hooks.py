@@ -14,7 +14,7 @@ import pytest
 
 from core.backends.slime import hooks
 from core.config import RecipeError
-from tests.contract.test_import_rules import MODULES
+from tests.contract.test_import_rules import MODULES, package
 
 REPOSITORY = Path(__file__).parents[2]
 METHODS = sorted(path.parent.name for path in (REPOSITORY / "agentic").glob("*/rollout.py"))
@@ -72,14 +72,36 @@ async def test_a_recipe_that_names_no_method_is_an_error_that_says_so(recipe: di
         await hooks.generate(SimpleNamespace(agentic_recipe=recipe), None, {})
 
 
+LOAD = """
+import os, sys
+import aiohttp, pydantic, yaml  # what most methods load anyway, once for all of them
+
+for name in sys.argv[1:]:
+    if os.fork() == 0:
+        try:
+            __import__(f"agentic.{name}.rollout")
+            print(name, *sys.modules, flush=True)
+        finally:
+            os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """The modules that come with each method's file, each imported by a process of its own."""
+    command = [sys.executable, "-c", LOAD, *METHODS]
+    done = subprocess.run(command, cwd=REPOSITORY, check=True, text=True, capture_output=True)
+    return {name: modules for name, *modules in map(str.split, done.stdout.splitlines())}
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_importing_a_method_imports_no_engine_report_or_slime(method: str) -> None:
-    code = f"import sys, agentic.{method}.rollout; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, text=True, capture_output=True)
-    modules = done.stdout.split()
-    forbidden = ("slime", "torch", "core.engine", "core.report", "core.runs", "core.backends")
+def test_importing_a_method_imports_no_engine_report_world_or_slime(method: str, loaded: dict[str, list[str]]) -> None:
+    forbidden = ("slime", "torch", *(f"core.{name}" for name in ("engine", "report", "runs", "worlds", "backends")))
+    modules = loaded[method]
     assert not [name for name in modules for start in forbidden if name == start or name.startswith(f"{start}.")]
     ours = [name for name in modules if name in MODULES and not only_names(MODULES[name])]
+    assert not [name for name in ours if package(name) == "agentic/world"]
     assert len(ours) <= WITH_TOOLS.get(method, MOST_MODULES), sorted(ours)
 
 

@@ -176,18 +176,6 @@ def find_circle(graph: Mapping[str, Set[str]]) -> list[str]:
     return next((circle for node in sorted(graph) if (circle := visit(node, []))), [])
 
 
-def closure(module: str) -> set[str]:
-    """Return all modules of the project that come with an import of `module`, packages' `__init__` among them."""
-    found, queue = {module}, [module]
-    while queue:
-        for target in imported_modules(queue.pop(), inside_functions=False):
-            parts = target.split(".")
-            chain = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} & MODULES.keys()
-            queue += chain - found
-            found |= chain
-    return found
-
-
 def test_packages_import_what_the_table_allows_and_nothing_else() -> None:
     wrong = [
         f"{module} imports {target}: add `{package(target)}` to `{package(module)} ->` here, or better, do without"
@@ -275,12 +263,6 @@ def test_a_library_is_imported_in_one_place(library: str, importers: str) -> Non
         and any(f"{name}.".startswith(f"{library}.") for name in imported_names(module, inside_functions=True))
     ]
     assert wrong == []
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("agentic/*/rollout.py")), ids=lambda path: path.parent.name)
-def test_importing_a_rollout_brings_no_engine_no_report_and_no_world(path: Path) -> None:
-    modules = closure(f"agentic.{path.parent.name}.rollout")
-    assert [name for name in sorted(modules) if package(name) in ("engine", "report", "agentic/world", "worlds")] == []
 
 
 def test_a_method_is_read_in_a_sitting() -> None:

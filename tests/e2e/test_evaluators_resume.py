@@ -1,6 +1,7 @@
 """An evaluator that is killed at random moments and started again repeats no sample and gives the same tables.
 
-All share one harness. RULER's has several variants, and tau2-bench's a process of its own and what it graded.
+All share one harness, so two stand for them here: RULER's has several variants, and tau2-bench's a process of its own
+and what it graded. tests/faults/test_kills.py takes all of them with `--long`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from pathlib import Path
 import pytest
 
 from agentic.memagent.world import WORLD
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.niah import Niah
+from core.data import write_jsonl
 from core.report import write_report
 from core.runs.evaluation import EvalResult
 from core.runs.files import read_batches, read_json
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
+from core.text.tokenizer import load_tokenizer
 from core.worlds import World
 from core.worlds.start_model import build
 
@@ -39,7 +44,7 @@ from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalL
 from agentic.toolorchestra.tau2 import client
 from core.rollout.runner import Runner
 
-names = ("ruler", "tau2")
+names = ("ruler", "heldout", "aime", "tau2")
 modules = {name: importlib.import_module(f"benchmarks.{name}.evaluate") for name in names}
 client.WORKER = Path(sys.argv[1])
 run_one = Runner.run_one
@@ -81,6 +86,11 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The arguments of each evaluator, on untrained models of a few thousand parameters."""
     folder = tmp_path_factory.mktemp("models")
     model = WORLD.build_model(folder / "memagent", seed=0)
+    family = Niah(value_type="words", num_k=2, key_words=("a", "b", "c"), value_words=("d", "e", "f"))
+    tasks = generate(family, length=150, count=12, tokenizer=load_tokenizer(model), split="test", budget="document")
+    write_jsonl(folder / "held.jsonl", tasks)
+    problems = [{"id": f"p{i}", "problem": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(6)]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
     long = folder / "long"
     long.mkdir()
     build(long, World(corpus=lambda: ["hello"], vocab_size=300).train_tokenizer(), seed=0)
@@ -88,9 +98,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     config.write_text(json.dumps({**read_json(config), "max_position_embeddings": 8192}))
     small = ["--threads", "1", "--set", "model.device=cpu"]
     ruler = ["--variants", "trained", "full-context", "--lengths", "448", "--tasks", "8", "--seeds", "0"]
+    aime = ["--variants", "single", "--k", "4", "--budget", "12", "--data", str(folder / "sums.jsonl"), "--method"]
     tau2 = ["--user", "scripted", "--trials", "4", "--domains", "retail", "telecom", "--max-steps", "3"]
+    heldout = ["memagent", "--preset", "tiny", "--untrained", str(model), "--seeds", "0", "--concurrency", "3"]
     return {
         "ruler": ["--model", str(model), "--preset", "tiny", *small, *ruler, "--concurrency", "3"],
+        "heldout": [*heldout, "--model", str(model), *small, "--data", str(folder / "held.jsonl")],
+        "aime": ["--model", str(long), *small, *aime, "memagent", "--concurrency", "2"],
         "tau2": [
             *("--model", str(long), *small, *tau2, "--concurrency", "1", "--temperature", "1"),
             *("--set", "toolorchestra.max_tokens=12", "--kv-tokens", "8192"),

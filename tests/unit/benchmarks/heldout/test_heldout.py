@@ -236,7 +236,8 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkey
         (["agentflow", "--run", "RUN", "--variants", "untrained"], "method is 'memagent', and this is 'agentflow'"),
     ],
 )
-def test_bad_input_is_named_with_its_fix(call, message, run, capsys):
+def test_bad_input_is_named_with_its_fix(call, message, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # where a call without --run begins its folder
     assert command.main([str(run.path) if word == "RUN" else word for word in call]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
