@@ -13,6 +13,8 @@ from scripts import new
 from tests.e2e.conftest import environment
 from tests.e2e.test_tiny import SMALLEST
 
+DATA = "runs/data/debate-tiny"
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
@@ -23,7 +25,9 @@ def test_a_method_of_ones_own_is_tested_trained_by_two_processes_and_evaluated(t
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "debate"]
     done = subprocess.run(pytest_command, cwd=home, env=environment(), text=True, capture_output=True)
     assert " 5 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout
+    evaluation = f"tokentrue evaluate heldout {{method}} --run {{out}} --data {DATA}/test.jsonl --tasks 6"
     settings = SMALLEST | {"run.seeds": [0, 1], "run.parallel_seeds": 2}
+    settings |= {"experiment.evaluate": json.dumps({"test": evaluation})}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "scripts.tokentrue", "run", str(home / "debate"), *words]
     subprocess.run(command, cwd=elsewhere, env=environment(), check=True)

@@ -87,7 +87,6 @@ EXPECTED = {
         settings={"warm_start.lookup_steps": 1},
         options="--lengths 448 --variants untrained untrained-greedy trained empty-document",
         variants="empty-document",
-        killed=True,
     ),
     "retool": Expected(
         options="--by words",
