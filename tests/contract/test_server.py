@@ -4,7 +4,6 @@ every refusal."""
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import math
 import os
@@ -15,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -447,39 +445,19 @@ def test_a_busy_port_is_named_with_the_fix(tiny_model: Path) -> None:
     )
 
 
-def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) -> None:
+def test_the_command_serves_and_stops(tiny_model: Path) -> None:
     command = [sys.executable, "-m", "core.engine.server", "--model", str(tiny_model), "--port", "0", "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    body = json.dumps({"input_ids": [1], "sampling_params": {"max_new_tokens": 4}}).encode()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            address = re.search(r"http://(127\.0\.0\.1:\d+)", line)
+            address = re.search(r"http://127\.0\.0\.1:\d+", line)
             assert address is not None, line
-
-            def post(max_new_tokens: int) -> http.client.HTTPConnection:
-                connection = http.client.HTTPConnection(address[1], timeout=60)
-                body = {"input_ids": [1], "sampling_params": {"max_new_tokens": max_new_tokens}}
-                connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
-                return connection
-
-            def busy() -> bool:
-                with urllib.request.urlopen(f"{address[0]}/v1/loads", timeout=60) as response:
-                    return json.load(response)["loads"][0]["num_running_reqs"] > 0
-
-            started = time.perf_counter()
-            assert len(json.load(post(200).getresponse())["output_ids"]) == 200
-            time_of_200 = time.perf_counter() - started
-
-            lost = post(4000)
-            while not busy():
-                time.sleep(0.01)
-            lost.close()
-            closed = time.perf_counter()
-            while busy():
-                time.sleep(0.01)
-            assert time.perf_counter() - closed < 8 * time_of_200  # to the end it would have taken 20 times as long
-
+            ask = urllib.request.Request(f"{address[0]}/generate", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(ask, timeout=60) as reply:
+                assert len(json.load(reply)["output_ids"]) == 4
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == 0
         finally:

@@ -87,3 +87,13 @@ async def test_a_service_killed_and_restarted_lets_every_client_go_on(tmp_path: 
 
     gone = Search(url=client.url, max_retries=1, backoff_s=0.01)
     assert (await gone.call(Query(query="fox"), ToolContext(nobody))).status == "error"
+
+
+@pytest.mark.e2e
+def test_a_bad_corpus_ends_the_command_with_a_message(tmp_path: Path):
+    (tmp_path / "bad.jsonl").write_text('{"id": "1", "text": "no contents"}\n')
+    command = [sys.executable, "-m", "core.retrieval", "--corpus", str(tmp_path / "bad.jsonl"), "--port", "0"]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "bad.jsonl, line 1: Object missing required field `contents`" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -192,6 +192,17 @@ def test_the_card_has_every_setting_the_departures_of_this_run_and_what_it_rests
     assert (again.model.path, again.data.train, again.optimizer.lr) == ("Org/Base", "my data.jsonl", 0.001)
 
 
+def test_a_card_without_a_base_model_and_a_method_says_so(model, tmp_path, capsys):
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    run.update_config({**run.config, "method": "of_another_place"})
+    card = export(run, tmp_path / "out")
+    assert "The preset is not in this repository" in card
+    assert "learning rate 0.001; group size 4" in card
+    assert "--base-model ID" in capsys.readouterr().err
+    assert "started from a model that has no id on the hub" in card
+    assert "base_model" not in front_matter(card)
+
+
 @pytest.mark.parametrize("warm_start", [True, False])
 def test_adapters_are_exported_with_the_base_that_they_are_for(model, tmp_path, warm_start):
     own = ("model.lora={rank: 2, alpha: 4}", *(() if warm_start else ("warm_start=null",)))

@@ -54,8 +54,6 @@ def test_a_section_that_cannot_work_is_refused(override, problem):
     ("overrides", "problem"),
     [
         (["agentflow.tools={x: {path: core.tools.nothing.X}}"], "agentflow.tools: tool 'core.tools.nothing.X'"),
-        (["agentflow.tools={x: {path: core.types.Task}}"], "is not a core.tools.base.Tool"),
-        (["agentflow.tools={x: {path: core.tools.search.Search}}"], "url: Field required. Its options: name,"),
         ([f"agentflow.tools.a={GENERATOR[:-1]}, options: {{rolle: b}}}}"], "rolle: Extra inputs"),
         ([f"agentflow.tools.a={GENERATOR[:-1]}, options: {{role: b}}}}"], "agentflow.roles.b is missing"),
         ([f"agentflow.tools.Base-Generator={GENERATOR}"], "two tools have the same name"),

@@ -102,3 +102,16 @@ async def test_the_right_steps_earn_every_reward_and_none_with_answers_of_other_
         assert all(step["result"] == str(eval(step["command"])) for step in commands)
     others = [replace(t, answers=o.answers) for t, o in zip(tasks, tasks[1:] + tasks[:1], strict=True)]
     assert score(await run(build(recipe, tokenizer), recipe, tokenizer, others)) <= 1 / 24
+
+
+@pytest.mark.parametrize(
+    ("variant", "kinds"),
+    [("always-python-coder", {"compute"}), ("always-base-generator", {"look_up"}), ("no-tool", set[str]())],
+)
+async def test_a_planner_that_cannot_choose_answers_one_kind_at_most(
+    recipe: AgentFlowRecipe, tokenizer: Any, variant: str, kinds: set[str]
+) -> None:
+    tasks = WORLD.draw_tasks("test", 24)
+    trajectories = await run(WORLD.baselines[variant](recipe, tokenizer), recipe, tokenizer, tasks)
+    assert {task.metadata["kind"] for task, t in zip(tasks, trajectories, strict=True) if t.reward} == kinds
+    assert not [turn for t in trajectories for turn in t.turns if turn.role == "planner.next_step"]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agentic.compaction.prompts import INSTRUCTIONS, REQUEST
-from agentic.compaction.world import FACTS_OF_A_SUMMARY, UNKNOWN, AimlessAnnotator, draw_task
+from agentic.compaction.rollout import SPEC
+from agentic.compaction.world import FACTS_OF_A_SUMMARY, UNKNOWN, WORLD, AimlessAnnotator, draw_task
 from core.policy.base import Roles
 from core.types import Sampling, Trajectory
 
@@ -46,3 +47,18 @@ async def test_demonstrations_are_true_and_keep_asked_facts_as_rarely_as_others(
     assert kept["asked"] > 80
     for group in kept:
         assert kept[group] == pytest.approx(expected[group], rel=0.15)
+
+
+async def test_baselines_keep_nothing_or_what_the_annotator_keeps(method: Any) -> None:
+    recipe = SPEC.load("tiny")
+    roles = Roles({"policy": AimlessAnnotator(method.tokenizer, Random(0))})
+    score = {}
+    for name, make in WORLD.baselines.items():
+        baseline = make(recipe, method.tokenizer)
+        tasks = enumerate(WORLD.draw_tasks("dev", 120))
+        runs = [await baseline.rollout(task, roles, Sampling(seed=seed)) for seed, task in tasks]
+        score[name] = sum(run.reward for run in runs) / len(runs)
+        assert any("Summary:" in method.tokenizer.decode(run.turns[-1].prompt_ids) for run in runs) == (
+            name == "aimless-summary"
+        )
+    assert score["no-summary"] < score["aimless-summary"] < 0.5

@@ -247,9 +247,11 @@ def test_prompts_offer_what_is_on(style: Style, order: Order) -> None:
         (["memagent.information_reward=0.2", "reward=os.path:join"], "leave one out"),
         (["memagent.information_reward=1"], "below wrong ones; set it below 1,"),
         (["memagent={gate_exit: true, gate_rewards: true, information_reward: 0.25}"], "below 0.25"),
+        (["warm_start.copy_steps=-1"], r"warm_start\.copy_steps"),
+        (["warm_start.steps=0", "warm_start.copy_steps=0", "warm_start.lookup_steps=0"], "warm_start: null"),
     ],
 )
-def test_rewards_that_nothing_reads_are_refused(overrides: list[str], named: str) -> None:
+def test_a_recipe_with_what_nothing_reads_or_shows_is_refused(overrides: list[str], named: str) -> None:
     with pytest.raises(RecipeError, match=named):
         SPEC.load("tiny", overrides)
 

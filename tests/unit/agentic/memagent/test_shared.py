@@ -38,13 +38,6 @@ def test_what_is_quick_never_waits_whether_it_is_kept_or_not() -> None:
         assert returned.value.value == 7
 
 
-async def test_few_results_stay() -> None:
-    shared, computed = SharedResults[None](kept=2), []
-    for key in [1, 2, 2, 3, 3, 1]:
-        await shared.find(key, lambda key=key: computed.append(key), slow=False)
-    assert computed == [1, 2, 3, 1]
-
-
 @pytest.mark.parametrize("slow", [True, False])
 async def test_what_cannot_be_computed_fails_every_member(slow: bool) -> None:
     shared = SharedResults[float]()

@@ -66,6 +66,12 @@ async def test_prompt_shows_question_price_and_names(tell: Tell) -> None:
     assert prompt.index("Who may sue?") < prompt.index("costs 0.3, which is expensive") < prompt.index("weak or strong")
 
 
+async def test_long_questions_keep_their_end_and_the_cut_is_counted(tell: Tell, tokenizer: Any) -> None:
+    story = await tell(["weak"], route(prompt="word " * 400 + "the end?"), budget={"total": 20})
+    assert "the end?" in story.prompts[0]
+    assert story.metrics["tokens_cut"] == len(tokenizer.encode("word " * 400 + "the end?")) - 20
+
+
 @pytest.mark.parametrize("broken", [{"right": {"weak": True}}, {"cost": {"weak": 0.0}}, {"right": None}])
 async def test_a_record_without_outcomes_is_a_bad_task(tell: Tell, broken: dict[str, Any]) -> None:
     task = Task("t", "q", ("weak",), metadata={**route().metadata, **broken})
@@ -125,6 +131,17 @@ def test_repeated_prompts_are_told_and_wrong_fields_refused(tmp_path: Path, caps
     write_records(path, [{**task, "metadata": {"kind": "mmlu_law", "weak": "no", "strong": True}}])
     with pytest.raises(DataError, match="weak"):
         read_routes(path)
+
+
+def test_downloaded_tasks_are_read_from_all_files_of_their_folder(tmp_path: Path) -> None:
+    for i, name in enumerate(("test", "train")):
+        task = Task(name, f"Question {i}", ("weak",), metadata={"kind": "mmlu_law", "weak": True, "strong": False})
+        write_jsonl(tmp_path / f"{name}.jsonl", [task])
+    fields = {"set": "mmlu_law", "weak": True, "strong": False}
+    assert read_routes(tmp_path) == [{"prompt": f"Question {i}", **fields} for i in range(2)]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no records"):
+        read_routes(tmp_path / "empty")
 
 
 def test_a_demonstration_is_the_prompt_of_the_rollout_and_one_token(tokenizer: Any) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.exactness import command, layers
-from benchmarks.exactness.client import INPUTS
+from benchmarks.exactness.client import INPUTS, play
 from benchmarks.exactness.engine import Script
 from core.runs.files import read_json
 from tests.unit.benchmarks.exactness.thinking import make_thinking_tokenizer
@@ -20,6 +23,62 @@ CONVERSATIONS = {each["name"]: each for each in INPUTS["conversations"]}
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return make_thinking_tokenizer()
+
+
+def record(name: str) -> list[list[dict[str, Any]]]:
+    """Play a conversation against answers that are as its script says; return the messages of each request."""
+    steps = iter(CONVERSATIONS[name]["steps"])
+    requests: list[list[dict[str, Any]]] = []
+
+    def ask(body: dict[str, Any]) -> dict[str, Any]:
+        requests.append(copy.deepcopy(body["messages"]))
+        reply = next(steps)["reply"]
+        calls = [
+            {
+                "id": f"{len(requests)}-{i}",
+                "type": "function",
+                "function": each | {"arguments": json.dumps(each["arguments"])},
+            }
+            for i, each in enumerate(reply.get("calls", ()))
+        ]
+        message = {
+            "role": "assistant",
+            "content": reply.get("text"),
+            "reasoning": reply["thought"],
+            "tool_calls": calls,
+        }
+        return {"choices": [{"message": message}]}
+
+    play(CONVERSATIONS[name], ask)
+    assert next(steps, None) is None
+    return requests
+
+
+@pytest.mark.parametrize(
+    ("name", "sent_back"),
+    [
+        (
+            "tools",
+            lambda message: message["reasoning"] and '{"query"' in message["tool_calls"][0]["function"]["arguments"],
+        ),
+        ("dropped-thoughts", lambda message: "reasoning" not in message),
+        (
+            "reserialised-arguments",
+            lambda m: m["tool_calls"][0]["function"]["arguments"].startswith('{"count":3,"query"'),
+        ),
+    ],
+)
+def test_the_client_sends_answers_back_in_its_own_way(name: str, sent_back: Callable[[Any], bool]) -> None:
+    assert sent_back(record(name)[1][2])
+
+
+def test_a_helper_begins_anew_and_a_summary_takes_the_place_of_the_history() -> None:
+    main, helper = record("sub-agent")[0], record("sub-agent")[1]
+    assert main[0]["role"] == helper[0]["role"] == "system"
+    assert main[0] != helper[0]
+    assert "Inn (518 km)" in record("sub-agent")[3][-1]["content"]
+    assert [message["role"] for message in record("compaction")[4]] == ["system", "user"]
+    assert "65 km) meet in Passau" in record("compaction")[4][1]["content"]
 
 
 def test_replies_are_what_the_template_shows_but_for_their_own_spelling(tokenizer: Any) -> None:

@@ -242,3 +242,14 @@ def test_bad_input_is_named_with_its_fix(call, message, run, tmp_path, monkeypat
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert re.search(message, error), error
+
+
+def test_files_of_one_name_get_names_of_their_own(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b.jsonl"
+    odd.touch()
+    assert command.name_data("data/mbpp/test.jsonl") == ("test", "data/mbpp/test.jsonl")
+    assert command.name_data("humanevalfix=data/humanevalfix/test.jsonl") == (
+        "humanevalfix",
+        "data/humanevalfix/test.jsonl",
+    )
+    assert command.name_data(str(odd)) == ("a=b", str(odd))

@@ -26,7 +26,7 @@ from core.runs.run_folder import RunFolder
 from core.types import Sampling, Task
 
 from ..conftest import ScriptedModels
-from .needles import needle_reader
+from .needles import ASKED, needle_reader
 
 METHOD = SPEC.load("tiny", ["memagent.max_chunks=100000"]).memagent
 VARIANTS = ("trained", "untrained", "full-context", "empty-document")
@@ -89,6 +89,18 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
     assert re.search(r"full-context has no score at 1536 tokens: .* to 1,\d\d\d tokens, .*context of 1,024", absence)
     empty = cells["empty-document", 1536, 0]
     assert (empty.turns, empty.document_tokens, empty.scores["official"]) == ([2] * 6, [0] * 6, [0.0] * 6)
+
+
+async def test_each_task_has_its_own_scores(tokenizer, model, folder, short):
+    """A longer word that contains the answer is right for the official substring match, wrong for the strict one."""
+    tasks = short.tasks(448, 0, 6)
+    asked = [ASKED.search(task.question)[1] for task in tasks]
+    assert len(set(asked)) == 6
+    broken = {asked[1]: "nothing", asked[4]: f"x{tasks[4].answers[0]}"}
+    models = ScriptedModels(needle_reader(tokenizer, broken))
+    result = (await run(models, folder, model, short, variants=("trained",)))["trained", 448, 0]
+    assert result.scores["official"] == [1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+    assert result.scores["strict"] == [1.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
 
 async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, model, tmp_path, short):

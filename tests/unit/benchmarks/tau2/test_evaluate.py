@@ -106,6 +106,30 @@ def test_a_model_under_each_protocol(tmp_path: Path, model: str, protocol: str) 
     assert official["info"]["user"] == {"implementation": "user_simulator", "llm": "scripted"}
 
 
+def test_who_played_and_how_long_cannot_change_in_a_folder(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert with_model(out, model, "standard", "--user", "scripted", "--trials", "1") == 0
+    official = {path.name: path.read_text() for path in (out / "official").iterdir()}
+    changed = {"user": ["--user", "gpt-5"], "judge": ["--judge", "gpt-5"], "max_errors": ["--max-errors", "3"]}
+    for key, words in changed.items():
+        assert with_model(out, model, "standard", "--trials", "2", "--user", "scripted", *words) == 1
+        message = capsys.readouterr().err
+        assert f"recipe.toolorchestra.environment.options.{key}: " in message
+        assert "Choose another --out" in message
+    assert {path.name: path.read_text() for path in (out / "official").iterdir()} == official
+
+
+def test_tables_hold_what_earlier_calls_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert evaluate.main(["--variants", "do-nothing", "--domains", "retail", "--out", str(out)]) == 0
+    assert evaluate.main(["--variants", "do-nothing", "--domains", "airline", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out.rpartition("## do-nothing")[2]
+    assert "| retail | 50.0" in printed
+    assert "| airline | 50.0" in printed
+
+
 def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, model: str) -> None:
     """do-nothing plays one trial beside the protocol's three."""
     out = tmp_path / "run"
