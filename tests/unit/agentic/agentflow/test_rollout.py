@@ -178,14 +178,6 @@ HELPER = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "h
 ASKING = NEXT.replace("echo", "asking")
 
 
-async def test_a_tool_asks_a_role_by_the_same_rules(tell, tokenizer):
-    story = await tell(
-        {**ROLES, "policy": ["a", ASKING.format("x"), ANSWER], "helper": ["I help"]}, tools=[Asking()], roles=HELPER
-    )
-    assert "helper" in roles_of(story.trajectory.turns)
-    assert story.prompts("helper") == ["<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"]
-    assert story.sampling("helper")[0].temperature == 0.0
-    assert story.steps[0]["result"] == "I help"
 
 
 async def test_the_token_budget_holds_inside_a_step(tell, tokenizer):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from agentic.memagent.config import MemAgentSection
-from agentic.memagent.prompts import EMPTY_MEMORY, KEEP
+from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.rollout import MemAgent
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -115,15 +115,6 @@ async def test_prefix_friendly_prompts_share_everything_before_the_memory(tell, 
         assert a[: a.index(memory)] == b[: b.index(memory)]
 
 
-@pytest.mark.parametrize("style", ["official", "compact"])
-async def test_the_gate_keeps_the_memory_only_when_it_is_on(tell, style):
-    gated = await tell([" hat", KEEP, "x", "\\boxed{acorn}"], gate_update=True, prompt_style=style)
-    assert " hat" in gated.text(2)
-    assert KEEP not in gated.text(2).split("<memory>")[1]
-    plain = await tell([" hat", KEEP, "x", "\\boxed{acorn}"], prompt_style=style)
-    assert KEEP in plain.text(2).split("<memory>")[1]
-
-
 @pytest.mark.parametrize("update", [True, False])
 @pytest.mark.parametrize("final", [True, False])
 async def test_which_turns_are_trained_is_configuration(tell, update, final):
@@ -195,13 +186,6 @@ async def test_what_a_cut_document_lost_is_counted(tokenizer):
         document = "".join(f" {word}." for word in words[:count])
         trajectory = await method.rollout(Task(f"t{count}", "q", ("a",), document), roles, Sampling())
         assert trajectory.metrics.get("chunks_left_out") == lost
-
-
-async def test_another_text_can_stand_for_the_empty_memory(tell):
-    story = await tell(["one", "\\boxed{acorn}"], empty_memory="Nothing was read.")
-    assert "<memory>Nothing was read.</memory>" in story.text(0)
-    assert EMPTY_MEMORY not in story.text(0)
-    assert EMPTY_MEMORY in (await tell(["one", "\\boxed{acorn}"])).text(0)
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,6 @@ async def test_subcalls_of_a_batch_are_recorded_in_its_order_and_may_stay_untrai
     assert len({turn.prompt_ids for turn in asked}) == 3
 
 
-async def test_variables_and_answers_stay_from_one_program_to_the_next(play: Any) -> None:
-    trajectory, _ = await play(
-        [write("a = llm_query('one')\nn = 1"), "A", write("b = llm_query('two')"), "B", write("print(n, a, b)"), ANSWER]
-    )
-    assert [each["output"] for each in trajectory.log["programs"]] == ["The program printed nothing."] * 2 + ["1 A B"]
-    assert trajectory.metrics["calls_subcall"] == 2
-
-
 async def test_final_ends_the_rollout_with_a_value_that_no_reply_holds(play: Any) -> None:
     trajectory, _ = await play([write("FINAL(context[context.find('owl') :][:3])")])
     assert (trajectory.reward, trajectory.status, trajectory.log["end"]) == (1.0, "completed", "final")
