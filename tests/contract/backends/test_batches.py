@@ -31,6 +31,16 @@ SEGMENTS = {
 """Maps methods whose rollouts become several rows to the roles of their turns."""
 
 
+WITHOUT_SANDBOX = ("compaction", "memagent", "search_r1")
+"""Names methods whose rollouts take no time."""
+
+
+def leave_to_long(request: pytest.FixtureRequest, *, unless: bool) -> None:
+    """Skip without --long, unless it is needed, what our own trainer does alike for every method."""
+    if not unless and request.node.callspec.params["run"] == "embedded":
+        request.getfixturevalue("long")
+
+
 @pytest.fixture(params=BACKENDS)
 def run(request: pytest.FixtureRequest, case: Case) -> Run:
     return lambda values, tasks: BACKENDS[request.param](request, case, values, tasks)
@@ -44,6 +54,7 @@ def test_every_method_is_a_case() -> None:
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_batch(run: Run, case: Case, steps: int, tokenizer: Any, request: pytest.FixtureRequest) -> None:
     """Rollouts of different lengths, groups that fail wholly and in part, in one optimizer step and in two."""
+    leave_to_long(request, unless=steps == 1 or case.spec.name in WITHOUT_SANDBOX)
     tasks = list(case.faulty)
     if request.config.getoption("--long"):
         tasks = (tasks * GROUPS)[:GROUPS]
@@ -69,9 +80,10 @@ def test_a_batch(run: Run, case: Case, steps: int, tokenizer: Any, request: pyte
 @pytest.mark.parametrize("case", SEGMENTS, indirect=True)
 @pytest.mark.parametrize("std_normalization", [True, False])
 def test_segments_share_their_rollout_which_counts_once(
-    run: Run, case: Case, std_normalization: bool, tokenizer: Any
+    run: Run, case: Case, std_normalization: bool, tokenizer: Any, request: pytest.FixtureRequest
 ) -> None:
     """Rollouts of a group have uneven numbers of rows: sub-agents, sub-calls and summaries begin new ones."""
+    leave_to_long(request, unless=std_normalization or case.spec.name in WITHOUT_SANDBOX)
     values = case.recipe(group_size=8)
     values["algorithm"] |= {"std_normalization": std_normalization, "kl_loss_coef": 0.1}
     batch = run(values, list(case.faulty[2:6]))
@@ -119,6 +131,7 @@ def test_every_estimator(run: Run, case: Case, estimator: str, tokenizer: Any, r
     tasks = list(case.faulty)
     values = case.recipe(tasks_per_step=len(tasks))
     of_turns = estimator in TURN_ESTIMATORS
+    leave_to_long(request, unless=of_turns or case.spec.name in WITHOUT_SANDBOX)
     values["algorithm"] |= {"adv_estimator": estimator, "kl_loss_coef": 0.1}
     values["algorithm"] |= {"rows": "turn", "turn_coef": 0.5} if of_turns else {}
     values["algorithm"] |= {"gamma": 0.9} if estimator == "gigpo" else {}
