@@ -178,8 +178,6 @@ HELPER = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "h
 ASKING = NEXT.replace("echo", "asking")
 
 
-
-
 async def test_the_token_budget_holds_inside_a_step(tell, tokenizer):
     scripts = {**ROLES, "policy": ["a", ASKING.format("x"), ANSWER], "helper": ["y" * 50]}
     story = await tell(scripts, tools=[Asking(times=1000)], roles=HELPER, max_total_tokens=9000)
