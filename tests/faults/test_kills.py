@@ -1,8 +1,8 @@
-"""Small runs of every method, and every evaluator, are killed, stopped and slowed at random moments.
+"""Small runs of every method are killed, stopped and slowed at random moments, and so is the gateway.
 
 This goes on as long as `--long MINUTES` says, for each of them. What comes out is the run that was never touched: no
 task is lost or repeated, and no process, mount or file is left. The retrieval service of Search-R1 and of ToolOrchestra
-is killed meanwhile.
+is killed meanwhile. tests/e2e kills the evaluators, and a run that samples ahead is stopped in tests/unit/train.
 """
 
 from __future__ import annotations
@@ -40,12 +40,8 @@ from scripts.services import Service, run_services
 from tests import kit
 from tests.contract.test_presets import METHODS
 from tests.e2e.conftest import Launcher
-from tests.e2e.test_evaluators_resume import Evaluator, commands
-from tests.e2e.test_evaluators_resume import launcher as evaluators
 from tests.e2e.test_gateway import post
-from tests.e2e.test_resume import assert_every_task_in_turn, assert_rollouts_belong_to_their_tasks, assert_same_run
-
-__all__ = ["commands", "evaluators"]
+from tests.e2e.test_resume import assert_same_run
 
 SIZES = {
     "warm_start.steps": 4, "warm_start.copy_steps": 1, "warm_start.batch_size": 4, "rollout.tasks_per_step": 2,
@@ -230,111 +226,6 @@ def test_a_run_ends_as_one_that_was_not_touched(
     tell(f"{method}: {killer.kills} kills{also} in {runs} runs ({dict(killer.paces)}); lost 0, repeated 0, left 0")
     assert killer.kills > 0
     assert lost_servers > 0 or not addresses
-
-
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_a_run_that_samples_ahead_loses_and_repeats_no_task(
-    ahead: int, long_s: float, launcher: Launcher, preset: Path, tmp_path: Path, tell: Callable[[str], None]
-) -> None:
-    """Which weights sampled a token depends on the time, so the runs are equal in their tasks and not in their bits."""
-    options = {"rollout.ahead": ahead, "algorithm.tis": [0, 2], "run.save_every": 1, "run.record_every": 1}
-    arguments = ["--preset", str(preset), *(word for k, v in options.items() for word in ("--set", f"{k}={v}"))]
-    with nothing_left():
-        untouched = tmp_path / "untouched"
-        started = time.monotonic()
-        launcher.start([*arguments, "--out", str(untouched)])
-        assert launcher.wait() == 0, launcher.log.read_text()
-        killer, runs = Killer(launcher, f"ahead {ahead}", long_s, time.monotonic() - started), 0
-        ages = Counter[float]()
-        while killer.goes_on:
-            run = tmp_path / f"run-{runs}"
-            killer.run(lambda run=run: launcher.start([*arguments, "--out", str(run)]))
-            assert_every_task_in_turn(run, preset.parent / "train.jsonl")
-            assert_rollouts_belong_to_their_tasks(run, preset.parent / "train.jsonl")
-            steps, expected = read_steps(run), read_steps(untouched)
-            assert [step["tasks"] for step in steps] == [step["tasks"] for step in expected]
-            assert list_files(run) == list_files(untouched)
-            ages.update(step.get("staleness_max", 0) for step in steps)
-            runs += 1
-    tell(f"ahead {ahead}: {killer.kills} kills in {runs} runs; steps by the age of their oldest token: {dict(ages)}")
-    assert killer.kills > 0
-    assert max(ages) <= ahead
-
-
-def read_steps(run: Path) -> list[dict[str, Any]]:
-    return [record for record in read_jsonl(run / "seed-0" / "metrics.jsonl") if record["stage"] == "train"]
-
-
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", ["ruler", "heldout", "aime", "tau2"])
-def test_an_evaluator_ends_as_one_that_was_not_touched(
-    name: str,
-    long_s: float,
-    evaluators: Launcher,
-    commands: dict[str, list[str]],
-    tmp_path: Path,
-    tell: Callable[[str], None],
-) -> None:
-    with nothing_left():
-        whole = Evaluator(evaluators, name, commands[name], tmp_path / "whole")
-        started = time.monotonic()
-        whole.start(tmp_path / "started")
-        assert evaluators.wait() == 0, evaluators.log.read_text()
-        killer, runs = Killer(evaluators, name, long_s, time.monotonic() - started), 0
-        expected = whole.samples()
-        assert set(expected.values()) == {1}
-        files = list_files(whole.out)
-        tables = whole.tables()
-        while killer.goes_on:
-            killed = Evaluator(evaluators, name, commands[name], tmp_path / f"run-{runs}")
-            killer.run(lambda killed=killed: killed.start(tmp_path / "started"))
-            assert killed.samples() == expected, "a sample is missing or there twice"
-            assert list_files(killed.out) == files
-            assert killed.tables() == tables
-            runs += 1
-    tell(f"{name}: {killer.kills} kills in {runs} runs ({dict(killer.paces)}); lost 0, repeated 0, left 0")
-    assert killer.kills > 0
-
-
-@pytest.mark.timeout(7200)
-def test_services_that_are_killed_answer_everything(long_s: float, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    """Clients ask until they are answered, while servers and their keepers are killed."""
-    rng, kills, asked = random.Random(0), Counter[str](), Counter[str]()
-    with nothing_left(), serve_tools("toolorchestra", tmp_path), ThreadPoolExecutor(CLIENTS) as pool:
-        urls = yaml.safe_load((tmp_path / "addresses.yaml").read_text())
-        deadline = time.monotonic() + long_s
-        clients = [pool.submit(ask_services, urls, number, deadline) for number in range(CLIENTS)]
-        while time.monotonic() < deadline:
-            time.sleep(rng.uniform(0.5, 4.0))
-            name = rng.choice([*SERVERS])
-            if len(servers := list_servers(SERVERS[name])) == 2:
-                keeper, server = sorted(servers)
-                pause(server, rng, rng.choice(PACES))
-                killed = rng.choice(("keeper", "server"))
-                os.kill({"keeper": keeper, "server": server}[killed], signal.SIGKILL)
-                kills[f"{name}'s {killed}"] += 1
-        for client in clients:
-            asked.update(client.result())
-    tell(f"services: {kills.total()} kills {dict(kills)}; {asked['answers']} answers, lost 0, wrong 0, left 0")
-    assert kills.total() > 0
-    assert asked["answers"] > CLIENTS
-
-
-def ask_services(urls: dict[str, str], number: int, deadline: float) -> Counter[str]:
-    """Ask both services in turn until the deadline, each question until it is answered; check every answer."""
-    rng, asked = random.Random(number), Counter[str]()
-    while time.monotonic() < deadline:
-        left, right = rng.randrange(1000), rng.randrange(1000)
-        question = {"role": "user", "content": f"What is {left} plus {right}?"}
-        reply = post_until_answered(
-            f"{urls['experts']}/v1/chat/completions", {"model": "abacus", "messages": [question]}
-        )
-        assert f"boxed{{{left + right}}}" in reply["choices"][0]["message"]["content"]
-        [[found]] = post_until_answered(f"{urls['retrieval']}/retrieve", {"queries": ["harbor"], "topk": 1})["result"]
-        assert found["contents"]
-        asked["answers"] += 2
-    return asked
 
 
 def post_until_answered(url: str, body: Any, limit_s: float = 300.0) -> Any:

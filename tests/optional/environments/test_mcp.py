@@ -26,7 +26,6 @@ import pytest
 from agentic.agent.rollout import SPEC, build
 from agentic.agentflow.config import make_toolbox
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
-from core.config import RecipeError
 from core.data import write_jsonl
 from core.environments.mcp import McpServer, read_schemas
 from core.policy.base import Roles
@@ -221,44 +220,11 @@ async def test_a_rollout_that_is_cancelled_leaves_no_server(own: Path) -> None:
         await task
 
 
-def test_what_is_not_there_is_refused_before_training(own: Path) -> None:
-    for server, told in [
-        (McpServer(command=("no-such-program",)), "No such file or directory: 'no-such-program'"),
-        (McpServer(command=("python", "-c", "import sys; sys.exit('no key')")), "no key"),
-        (McpServer(command=("python", "-c", "import time; time.sleep(60)"), reply_s=1), "TimeoutError"),
-        (McpServer(url="http://127.0.0.1:9/mcp"), "ConnectError"),
-        (McpServer(command=("python", str(own)), tools=("fly",)), "fly is a tool of two servers, or none of its add,"),
-    ]:
-        with pytest.raises(RecipeError, match=rf"agent.x: the MCP server a is not ready: .*{told}"):
-            read_schemas("agent.x", {"a": server})
-    twice = McpServer(command=("python", str(own)))
-    with pytest.raises(RecipeError, match="the MCP server b is not ready: LookupError: add is a tool of two servers"):
-        read_schemas("agent.x", {"a": twice, "b": twice})
-
-
 def make_box(**server: Any) -> Any:
     options = {"server": server, "timeout_s": 60}
     tool = {"path": "core.environments.mcp.McpTool", "options": options}
     recipe = AGENTFLOW.load("tiny", [f"agentflow.tools={json.dumps({'counter': tool})}"])
     return make_toolbox(recipe.agentflow)
-
-
-async def test_a_planners_tool_has_the_servers_schema_and_each_call_a_fresh_server(own: Path) -> None:
-    box = make_box(command=["python", str(own)], tools=["add"])
-    (tool,) = box
-    assert tool.describe().startswith("counter\n  Description: Adds two numbers.\n  Arguments, as JSON schema: {")
-    assert '"a": {"title": "A", "type": "integer"}' in tool.describe()
-    done = await box.call(tool, {"a": 2, "b": 3}, ToolContext())
-    assert (done.status, done.text) == ("ok", "5")
-    wrong = await box.call(tool, {"a": 2}, ToolContext())
-    assert (wrong.status, wrong.error) == ("bad_arguments", "missing_argument")
-    (count,) = box = make_box(command=["python", str(own)], tools=["count"])
-    assert [(await box.call(count, {}, ToolContext())).text for _ in range(2)] == ["1", "1"]
-    (die,) = box = make_box(command=["python", str(own)], tools=["die"])
-    for _ in range(2):  # it is started again
-        dead = await box.call(die, {}, ToolContext())
-        assert dead.status == "error"
-        assert dead.text == "counter failed: the MCP server counter ended during die: Connection closed"
 
 
 async def test_a_server_over_http_that_dies_is_told_and_asked_again_when_it_is_back(own: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from core.backends.verl.data import to_row
@@ -16,7 +15,7 @@ from core.rollout.rows import rows_from_groups
 from core.runs.record import read_rollouts
 from core.types import Task, Trajectory
 from tests.optional.verl.conftest import GROUP
-from tests.optional.verl.test_weights import make_groups, rollout_of
+from tests.optional.verl.test_weights import make_groups
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 
@@ -104,11 +103,3 @@ def test_every_so_many_steps_are_recorded(compose: Any, tokenizer: Any, tmp_path
     for step in range(1, 8):
         path = record(trainer, queue, tmp_path, step)
     assert sorted({rollout.step for rollout in read_rollouts(path)}) == [1, 3, 6]
-
-
-def test_all_rows_of_a_rollout_are_one_line(compose: Any, tokenizer: Any, tmp_path: Path) -> None:
-    trainer, queue = compose(make_groups(3, seed=2), tokenizer=tokenizer)
-    rows = {rollout_of(key) for key in queue.rows}
-    assert len(rows) < len(queue.rows)
-    assert len(list(read_rollouts(record(trainer, queue, tmp_path, 1)))) == len(rows)
-    assert torch.is_tensor(next(iter(queue.rows.values()))["advantages"])

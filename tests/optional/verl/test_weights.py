@@ -1,6 +1,6 @@
 """Hundreds of made-up groups through verl's worker, our trainer and verl's own mini-batches: steps, weights and losses.
 
-Each of the three traps of verl's own trainer is shown, and then that ours does not step into it.
+verl's own trainer steps into two traps, of a masked last row and of many rows, and ours does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -159,98 +158,29 @@ def test_the_loss_and_its_gradient_are_ours(
             torch.testing.assert_close(theirs, torch.zeros_like(theirs) if one is None else one, atol=1e-7, rtol=1e-5)
 
 
-def test_two_hundred_groups_get_our_advantages(compose: Any, tokenizer: Any) -> None:
-    groups = make_groups(200, seed=7)
-    trainer, queue = compose(groups, tokenizer=tokenizer, loss_agg="rollout")
-    metrics: dict[str, Any] = {}
-    batch = trainer._compute_advantage(trainer._balance_batch(queue.batch(), metrics), metrics)
-    ours = our_rows(groups, trainer._recipe.algorithm)
-    found = {
-        key: float(queue.rows[key]["advantages"].sum() / max(1, queue.rows[key]["response_mask"].sum()))
-        for key in batch.keys
-        if queue.rows[key]["loss_scales"].any()
-    }
-    assert found == {
-        f"{name}_{place}": pytest.approx(row.advantage, abs=1e-6)
-        for name, rows in ours.items()
-        for place, row in enumerate(rows)
-    }
-    failed = sum(t.status == "failed" for group in groups for t in group)
-    assert metrics["rollout/failures/deadline"] == failed > 50
-
-
-def test_trap_1_other_estimators_take_rows_for_rollouts(verl: Any, compose: Any, tokenizer: Any) -> None:
-    """verl's leave-one-out baseline over our rows is not that over rollouts; every estimator but GRPO is refused."""
-    from verl.trainer.ppo.core_algos import AdvantageEstimator, compute_rloo_outcome_advantage
-
-    from core.config import RecipeError
-
-    rewards = torch.tensor([[1.0], [1.0], [1.0], [0.0]])  # three rows of one rollout, and one of another
-    advantages, _ = compute_rloo_outcome_advantage(rewards, torch.ones(4, 1), np.array(["task"] * 4))
-    assert advantages[:, 0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, -1])  # over rollouts: 1, 1, 1, -1
-    refused = [one.value for one in AdvantageEstimator if one != AdvantageEstimator.GRPO]
-    assert len(refused) > 10
-    for name in refused:
-        with pytest.raises(RecipeError, match=f"adv_estimator is {name}, must be grpo: .* takes a row for a rollout"):
-            compose(make_groups(2, 0), f"algorithm.adv_estimator={name}", tokenizer=tokenizer)
-
-
-def verl_advantages(queue: Any, keys: list[str]) -> Any:
-    """What verl's own trainer computes for the rows `keys`."""
-    from verl import DataProto
-    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
-
-    data = queue.get(keys, "train", ["response_mask", "rm_scores"]).to_padded_tensor()
-    proto = DataProto(
-        batch=data, non_tensor_batch={"uid": np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)}
-    )
-    proto.batch["token_level_rewards"] = proto.batch["rm_scores"]
-    return compute_advantage_for_multi_trajectories(proto, keys, "grpo").batch["advantages"]
-
-
-def test_trap_2_the_last_row_is_trained(compose: Any, tokenizer: Any) -> None:
-    """verl reads the advantage of a rollout in its last row, and reads 0 where that is wholly masked."""
-    groups = [[replace(t, reward=float(i % 2)) for i, t in enumerate(g)] for g in make_groups(12, seed=3)]
-    groups = [[t for t in group if t.status != "failed"] for group in groups]
-    trainer, queue = compose(groups, tokenizer=tokenizer, loss_agg="rollout")
-    keys = list(queue.rows)
-    advantages = verl_advantages(queue, keys)
-    trained = [place for place, key in enumerate(keys) if queue.rows[key]["response_mask"].any()]
-    assert all(advantages[place].any() for place in trained if len(set(rewards_of(groups, keys[place]))) > 1)
-    # A row for the untrained last turn, as one row a turn would give, takes the gradient of its rollout away.
-    key = next(key for key in keys if key.endswith("_1") and queue.rows[key]["response_mask"].any())
-    last = max((k for k in keys if rollout_of(k) == rollout_of(key)), key=lambda k: int(k.rpartition("_")[2]))
-    mask = queue.rows[last]["response_mask"]
-    queue.rows[last]["response_mask"] = torch.zeros_like(mask)
-    assert not verl_advantages(queue, keys)[keys.index(key)].any()
-    # Our trainer gives that rollout its advantage all the same.
-    trainer._compute_advantage(trainer._balance_batch(queue.batch(), {}), {})
-    assert queue.rows[key]["advantages"].any() or len(set(rewards_of(groups, key))) == 1
-
-
 def rewards_of(groups: Any, key: str) -> Iterator[float]:
     return (t.reward for t in groups[int(key.split("_")[0].removeprefix("task"))])
 
 
-def test_trap_3_more_rows_are_not_more_steps(verl: Any, compose: Any, tokenizer: Any) -> None:
-    """verl's own trainer takes a step for every ppo_mini_batch_size x n rows."""
-    from verl.trainer.ppo.v1 import get_trainer_cls
+def test_a_rollout_whose_last_row_is_masked_keeps_its_advantage(compose: Any, tokenizer: Any) -> None:
+    """verl's own trainer reads the advantage of a rollout in its last row, and reads 0 where that is wholly masked."""
+    groups = [[replace(t, reward=float(i % 2)) for i, t in enumerate(g)] for g in make_groups(12, seed=3)]
+    groups = [[t for t in group if t.status != "failed"] for group in groups]
+    trainer, queue = compose(groups, tokenizer=tokenizer, loss_agg="rollout")
+    keys = [key for key in queue.rows if key.endswith("_1") and queue.rows[key]["response_mask"].any()]
+    key = next(key for key in keys if len(set(rewards_of(groups, key))) > 1)
+    last = max((k for k in queue.rows if rollout_of(k) == rollout_of(key)), key=lambda k: int(k.rpartition("_")[2]))
+    queue.rows[last]["response_mask"] = torch.zeros_like(queue.rows[last]["response_mask"])
+    trainer._compute_advantage(trainer._balance_batch(queue.batch(), {}), {})
+    assert queue.rows[key]["advantages"].any()
 
-    counts, theirs = {}, {}
+
+def test_more_rows_are_not_more_steps(verl: Any, compose: Any, tokenizer: Any) -> None:
+    """verl's own trainer takes a step for every ppo_mini_batch_size x n rows: 12 for the longer rollouts."""
     for turns in (1, 6):
         long = Turn("policy", (1, 2), Completion((3, 4), (-1.0, -1.0), "stop"), True)
         groups = [[Trajectory("t", (long,) * turns, reward=float(i % 2)) for i in range(GROUP)] for _ in range(4)]
         trainer, queue = compose(
             groups, "actor_rollout_ref.actor.ppo_mini_batch_size=2", tokenizer=tokenizer, num_steps_per_rollout=2
         )
-        batch = trainer._balance_batch(queue.batch(), {})
-        counts[turns] = len(verl.mini_batches(trainer, batch))
-        plain = get_trainer_cls("sync")._balance_batch(with_warmup(trainer), queue.batch(), {})
-        theirs[turns] = len(plain.keys) // (2 * GROUP)
-    assert theirs == {1: 2, 6: 12}
-    assert counts == {1: 2, 6: 2}
-
-
-def with_warmup(trainer: Any) -> Any:
-    trainer.use_critic, trainer.global_steps = False, 1
-    return trainer
+        assert len(verl.mini_batches(trainer, trainer._balance_batch(queue.batch(), {}))) == 2
