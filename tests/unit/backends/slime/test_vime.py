@@ -71,13 +71,6 @@ def test_functions_and_servers_are_vimes() -> None:
     assert served["vllm"][1]["server_groups"][0]["overrides"] == {"max_model_len": 9}
 
 
-@pytest.mark.parametrize("loss", ["gspo", "cispo"])
-def test_a_loss_that_vime_has_too_is_its_flag(loss: str) -> None:
-    words = words_on("vime", f"algorithm.loss_mode={loss}")
-    assert words[words.index("--advantage-estimator") + 1] == loss
-    assert words == [ENGINE_FLAGS.get(word, word) for word in words_on("slime", f"algorithm.loss_mode={loss}")]
-
-
 def test_the_command_prints_vimes_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["memagent", "--backend", "vime", "--out", "/nowhere/x y", "--dry-run"]) == 0
     script = capsys.readouterr().out
