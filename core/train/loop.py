@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -362,7 +363,7 @@ class GRPOLoop:
             self.rollouts.append([record_rollout("eval", self.step, i, task, group[0]) for i, (task, group) in pairs])
         logged = read_jsonl(self.metrics.path)
         earlier = [r["reward"] for r in logged if r["stage"] == "eval" and 0 < r["step"] < self.step]
-        return record["reward"] >= max(earlier, default=0.0)
+        return record["reward"] >= max(earlier, default=-math.inf)
 
     def _save(self) -> None:
         # A run that resumes here samples again what was sampled ahead and not trained.

@@ -197,6 +197,25 @@ async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Pat
     assert (chosen / "model.safetensors").is_file()
 
 
+async def test_the_best_of_negative_rewards_is_kept(qwen2: Path, tmp_path: Path) -> None:
+    """ReTool's rewards are 1 and -1, so the best mean of a run may be below 0."""
+    held_out = [-0.9, -0.2, -0.8, -0.6]
+
+    class Graded(OneCallMethod):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            trajectory = await super().rollout(task, roles, sampling)
+            evaluating = sampling.temperature == 0.5
+            return replace(trajectory, reward=held_out[loop.step]) if evaluating else trajectory
+
+    run = {"steps": 3, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
+    loop = make_loop(qwen2, tmp_path, Graded(), run=run)
+    await loop.run()
+    assert sorted(path.name for path in loop.checkpoints.iterdir()) == ["step-000001", "step-000003"]
+    chosen = RunFolder(tmp_path).find_trained(0, "best")
+    assert chosen is not None
+    assert chosen.name == "step-000001"
+
+
 class SlowMethod(Method):
     """Waits at random before each of two calls, and notes for each rollout its task, its seed and the step it began at.
 
