@@ -1,7 +1,7 @@
 """Trains the baseline of rejection sampling: the rollouts of a GRPO run, but no advantages.
 
 The start model samples the rollouts of a whole GRPO run: the same tasks in the same order, with the same seeds. Those
-with reward 1 are kept, and the model is trained on their trained turns with cross-entropy. (Expert iteration, or RFT:
+with score 1 are kept, and the model is trained on their trained turns with cross-entropy. (Expert iteration, or RFT:
 Yuan et al., arXiv 2308.01825.) With `algorithm.dynamic_sampling` the tasks may differ, since each policy has its own
 groups without a signal. With `data.sampler: curriculum` the tasks are those of `epoch`: the start model learns nothing
 that a curriculum could follow.
@@ -28,7 +28,7 @@ from core.train.loop import sample_batch
 from core.train.rollout_engine import open_engine
 from core.train.trainer import TrainingError
 from core.train.warm_start import train_supervised
-from core.types import Task
+from core.types import Task, Trajectory
 from core.worlds import Example
 
 
@@ -50,7 +50,7 @@ async def run_rejection(
     starts anew.
 
     Raises:
-        TrainingError: no rollout has reward 1.
+        TrainingError: no rollout has score 1.
     """
     config, model = recipe.rejection, folder / "model"
     assert config is not None, "check_baseline has seen to it"
@@ -62,7 +62,7 @@ async def run_rejection(
     examples = [(prompt, completion) for record in sampled for prompt, completion in record["turns"]]
     log.close()
     if not examples:
-        raise TrainingError(f"{log.path}: no rollout of the start model has reward 1, so there is nothing to train on")
+        raise TrainingError(f"{log.path}: no rollout of the start model has score 1, so there is nothing to train on")
     steps = config.epochs * -(-len(examples) // config.batch_size)
     batches = _draw_batches(examples, config, seed)
     metrics = StepLog(folder / "metrics.jsonl")
@@ -110,7 +110,7 @@ async def _sample_successes(
         for step in range(done, recipe.run.steps):
             # Without regrading: a reward is the rollout's own, as in an evaluation.
             batch = await sample_batch(recipe, runner, stream, seed=seed, step=step)
-            kept = [each for each in batch.trajectories if each.status != "failed" and each.reward == 1]
+            kept = [each for each in batch.trajectories if each.status != "failed" and find_score(recipe, each) == 1]
             turns = [
                 (turn.prompt_ids, turn.completion.token_ids)
                 for trajectory in kept
@@ -133,6 +133,11 @@ async def _sample_successes(
             )
             progress.update(step + 1, kept=len(kept) / sampled)
     await policy.close()
+
+
+def find_score(recipe: Recipe, trajectory: Trajectory) -> float | None:
+    """Return the metric `official`, as an evaluation does; the reward where a method has none, or a user gives it."""
+    return trajectory.reward if recipe.reward else trajectory.metrics.get("official", trajectory.reward)
 
 
 def _draw_batches(examples: Sequence[Example], config: RejectionSection, seed: int) -> Iterator[list[Example]]:

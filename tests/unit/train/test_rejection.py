@@ -69,6 +69,23 @@ async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_pa
     assert (model / "model.safetensors").is_file()
 
 
+async def test_a_method_with_a_score_keeps_what_that_calls_right(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CodeScout's reward is the sum of three F1: 3 for a right answer, 1 for one that names the right file alone."""
+    scores = {"t0": (3.0, 1.0), "t1": (1.0, 1 / 3)}
+
+    async def rollout(self: Method, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        reward, official = scores[task.task_id]
+        turn = Turn("act", (1,), Completion((10 + int(reward),), (-1.0,), "stop"), True)
+        return Trajectory(task.task_id, (turn,), reward=reward, metrics={"official": official})
+
+    monkeypatch.setattr(TwoTurnMethod, "rollout", rollout)
+    await reject(qwen2, tmp_path / "rejection", steps=1, names=["t0", "t1"])
+    (record,) = read_jsonl(tmp_path / "rejection" / "rollouts.jsonl")
+    assert record["turns"] == [[[1], [13]]] * 3
+
+
 async def test_failed_rollouts_are_told_with_their_first_error(
     qwen2: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,7 +99,7 @@ async def test_failed_rollouts_are_told_with_their_first_error(
 
 
 async def test_a_start_model_without_success_is_told(qwen2: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="no rollout of the start model has reward 1"):
+    with pytest.raises(TrainingError, match="no rollout of the start model has score 1"):
         await reject(qwen2, tmp_path / "rejection", steps=1, names=["t1", "t2"])
     assert not (tmp_path / "rejection" / "model").exists()
 
