@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from core.backends.rollouts import summarize_notes
 from core.backends.slime.samples import fan_out, fill_sample, read_task, read_trajectory
 from core.data.files import DataError
 from core.types import Task, Trajectory
@@ -128,3 +129,9 @@ def test_fan_out_of_a_rollout_without_trained_turns_is_one_masked_sample(samples
     assert not any(part.loss_mask)
     assert part.remove_sample == whole.remove_sample
     assert samples[place] == whole
+
+
+def test_events_are_summed_over_rollouts_and_other_metrics_averaged_as_in_embedded_training() -> None:
+    notes = [{"status": "completed", "metrics": {"drift": float(n), "turns": float(n)}} for n in (1, 3)]
+    told = summarize_notes([*notes, {"status": "failed", "failure": "lost", "metrics": {}}])
+    assert (told["drift"], told["turns"]) == (4.0, 2.0)
