@@ -221,8 +221,13 @@ def _summarize_tasks(selection: Selection) -> dict[str, Any]:
             by_seed = [[result.scores[metric][i] for i in indices] for result, indices in selection]
             scores[metric] = mean_ci(by_seed, same_tasks=same_tasks).to_json()
     measures: dict[str, list[float]] = defaultdict(list)
+    names = dict.fromkeys(name for result, _ in selection for name in result.measures)
     for result, indices in selection:
-        for name, values in result.measures.items():
+        columns = result.measures.values()
+        # What no task of a seed has, such as an end at a limit, is 0 for each that did not fail.
+        absent = {i: 0.0 if any(column[i] is not None for column in columns) else None for i in indices}
+        for name in names:
+            values = result.measures.get(name, absent)
             measures[name] += [value for i in indices if (value := values[i]) is not None]
     means = {name: math.fsum(values) / len(values) for name, values in measures.items() if values}
     solved = math.fsum(result.scores["official"][i] for result, indices in selection for i in indices)
