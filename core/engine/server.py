@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import secrets
 import sys
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from aiohttp import web
@@ -71,6 +74,9 @@ class Server:
         self._api_key = api_key
         self._weights_root = weights_root
         self._tokenizing = ThreadPoolExecutor(1, "tokenizer")
+        # Of requests without a seed. Each server begins elsewhere, as SGLang's do: behind one router, two that began
+        # alike would give the samples of a group in equal pairs.
+        self._seeds = count(secrets.randbits(62))
         self._updating = asyncio.Lock()
         self._unpaused = asyncio.Event()
         self._unpaused.set()
@@ -126,6 +132,8 @@ class Server:
 
     async def _sample(self, prompt_ids: list[int], sampling: Sampling, session: str | None, rid: str) -> Completion:
         await self._unpaused.wait()
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=next(self._seeds))
         return await self.policy.generate(prompt_ids, sampling, session=session, request_id=rid)
 
     async def generate_from_ids(self, request: web.Request) -> web.Response:

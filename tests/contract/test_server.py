@@ -117,6 +117,21 @@ async def test_what_sglangs_router_makes_of_a_call_is_taken(client: Client) -> N
     assert len(reply["output_ids"]) == 4
 
 
+async def test_two_servers_answer_the_same_request_without_a_seed_differently(tiny_model: Path) -> None:
+    """Behind one router they would give the rollouts of a group in equal pairs."""
+    params = {"max_new_tokens": 16}
+    replies = []
+    for _ in range(2):
+        engine = Engine.from_pretrained(str(tiny_model), max_model_len=CONTEXT, kv_tokens=CONTEXT)
+        server = Server(EmbeddedPolicy(engine, threaded=True), "tiny")
+        async with TestClient(TestServer(server.app())) as client:
+            replies.append((await generate(client, input_ids=[1, 2], sampling_params=params))["output_ids"])
+            seeded = await generate(client, input_ids=[1, 2], sampling_params={**params, "sampling_seed": 7})
+            replies.append(seeded["output_ids"])
+    assert replies[0] != replies[2]
+    assert replies[1] == replies[3]
+
+
 async def test_a_stream_is_one_event_and_done(client: Client) -> None:
     async with client.post(
         "/generate", json={"input_ids": [1], "sampling_params": {"max_new_tokens": 2}, "stream": True}
