@@ -102,7 +102,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
         models.make_cell(
             folder,
             model,
-            settings={"data": {"file": file_fingerprint(Path(path))}, **_method_sections(recipe)},
+            settings={"data": {"file": file_fingerprint(Path(path))}, **_find_settings(recipe, folder)},
             variant=variant,
             data=name,
             seed=seed,
@@ -236,10 +236,16 @@ def _take(limit: int | None, tasks: list[Task], path: str) -> list[Task]:
     return tasks[:limit]
 
 
-def _method_sections(recipe: Recipe) -> dict[str, object]:
-    """Return what a trajectory follows from beside model and sampling: the method's sections, and its roles."""
-    shared = Recipe.model_fields.keys() - {"roles"}
-    return recipe.model_dump(mode="json", exclude=set(shared))
+def _find_settings(recipe: Recipe, folder: RunFolder) -> dict[str, object]:
+    """Return what a trajectory follows from beside model and sampling, and what of the model `--set` has changed.
+
+    The first are the method's sections, its roles, and a user's reward.
+    """
+    shared = Recipe.model_fields.keys() - {"roles", "reward"}
+    sections = recipe.model_dump(mode="json", exclude=set(shared))
+    own, now = folder.config.get("model", {}), recipe.model.model_dump(mode="json")
+    changed = {name: now[name] for name in ("dtype", "max_model_len") if now[name] != own.get(name)}
+    return {**sections, **({"model": changed} if changed else {})}
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -176,6 +176,22 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
     assert "untrained · dev · seed 3: official" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("reward=tests.kit.save_model", "settings.reward was None, is now 'tests.kit.save_model'"),
+        ("model.max_model_len=900", "settings.model.max_model_len was None, is now 900"),
+    ],
+)
+def test_a_saved_cell_is_not_taken_for_one_of_another_reward_or_context(change, named, run, own_variant, capsys):
+    words = ["memagent", "--run", str(run.path), "--variants", "reader", "--tasks", "2"]
+    assert command.main(words) == 0
+    assert command.main(words) == 0, "the same once more is there"
+    capsys.readouterr()
+    assert command.main([*words, "--set", change]) == 1
+    assert named in capsys.readouterr().err
+
+
 def make_plan(*words: str) -> HeldoutPlan:
     return command.prepare(command.make_parser().parse_args(["memagent", *words]))
 
