@@ -87,6 +87,7 @@ class ChunkByChunk(MemAgent):
         problem = max(len(encode_text(self.tokenizer, task.question)) for task in tasks)
         section = max((len(ids) for chunks, _ in self._split.values() for ids in chunks), default=0)
         memory = max(self.config.max_memory_tokens, len(self.empty_memory))
+        memory *= 2 if self.config.recall else 1  # an earlier one beside it
         update = self.update.length + problem + section + memory + self.config.max_memory_tokens
         return max(update, self.final.length + problem + memory + self.config.max_final_tokens)
 

@@ -140,6 +140,17 @@ def test_a_long_prompt_loses_its_middle_as_in_the_released_evaluation(model: Pat
     assert shown[0] == shown[1]
 
 
+def test_the_context_of_chunk_by_chunk_has_room_for_a_recalled_memory(tokenizer: Any) -> None:
+    method = SPEC.load("published").memagent.model_copy(update={"recall": True, "max_memory_tokens": 64})
+    task = Task("t", "What is amber?", ("a",), "amber: harbor. " * 40)
+    reader = make_reader("trained", method, tokenizer)
+    reader.prepare([task])
+    (section, *_), _ = reader.sections(task)  # type: ignore[union-attr]
+    problem, full = encode_text(tokenizer, task.question), (1,) * 64
+    prompt = reader.update.render(problem=problem, section=section, memory=full, recalled=full)  # type: ignore[union-attr]
+    assert reader.context([task]) >= len(prompt) + 64
+
+
 def ten_results(n: int = 2) -> list[EvalResult]:
     """Return a result of each of the ten tasks; task i has the score i / 10 everywhere."""
     return [
