@@ -49,8 +49,8 @@ def read_note(written: Ids, memory: Ids, config: MemAgentSection, decode: Decode
 
 def split_before(ids: Ids, word: str, decode: Decode) -> tuple[Ids, str]:
     """Return the ids before the last `word`, without white space at their end, and the text behind it."""
-    start = next(place for place in reversed(range(len(ids))) if word in decode(ids[place:]))
-    behind = decode(ids[start:]).rpartition(word)[2].strip()
+    start = next(place for place in reversed(range(len(ids))) if word in decode(ids[place:]).split())
+    behind = decode(ids[start:]).partition(word)[2].strip()
     while start and not decode(ids[start - 1 : start]).strip():
         start -= 1
     return ids[:start], behind
