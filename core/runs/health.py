@@ -112,6 +112,13 @@ SIGNS = (
         "see that turns go into one row (algorithm.rows), or set it to 0",
     ),
     Sign(
+        "policy_untaught",
+        lambda m, bounds: m["rows"] > 0 and m["untaught"] != "",
+        "no turn of {untaught} is trained, though the recipe says so: its weights stay as they were",
+        "see that the method trains the turns of that role (`trained` of its section), or freeze it: roles.NAME=model:"
+        "PATH. Through the gateway `policy` alone is trained",
+    ),
+    Sign(
         "tools_unused",
         lambda m, bounds: m["calls"] == 0,
         "no rollout called a tool; offered are {tools}",
@@ -183,6 +190,7 @@ class Health:
             "failures", {}
         )
         calls = {name.removeprefix(CALLS): count for name, count in metrics.items() if name.startswith(CALLS)}
+        untaught = (name.removesuffix("_rows") for name, n in metrics.items() if name.endswith("_rows") and not n)
         # Of several trained policies the one that is worst counts; the names of its statistics begin with its own.
         worst = {"entropy_loss": min, APART: max}
         by_policy = {name: [v for key, v in metrics.items() if key.endswith(name)] for name in worst}
@@ -190,6 +198,7 @@ class Health:
             **{name: worst[name](values) for name, values in by_policy.items() if values},
             "fallen": " and ".join(filter(None, fallen)),
             "least_cut_off": self._least_cut_off,
+            "untaught": ", ".join(untaught),
             "named_failures": ", ".join(f"{count} x {kind}" for kind, count in failures.items()),
             **({"calls": sum(calls.values()), "tools": ", ".join(calls)} if calls else {}),
         }

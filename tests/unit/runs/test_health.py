@@ -16,7 +16,7 @@ WELL: dict[str, Any] = {
     "reward": 0.5, "reward_std": 0.5, "groups_with_signal": 0.5, "failed": 0.0, "failures": {}, "cut_off": 0.1,
     "entropy_loss": 0.3, "grad_norm": 1.0, "nonfinite_steps": 0.0, "train_rollout_logprob_abs_diff": 1e-6,
     "observation_loss": 2.0, "calls_search": 1.5, "calls_python": 0.0, "failed_calls": 1.0,
-    "task_rewards": {"": [0.5] * 16},
+    "task_rewards": {"": [0.5] * 16}, "rows": 8, "critic_rows": 4,
 }  # fmt: skip
 ILL: dict[str, dict[str, Any]] = {
     "steps_skipped": {"nonfinite_steps": 0.5},
@@ -30,6 +30,7 @@ ILL: dict[str, dict[str, Any]] = {
     "entropy_gone": {"entropy_loss": 1e-4},
     "engine_apart": {"train_rollout_logprob_abs_diff": 0.3},
     "nothing_observed": {"observation_loss": 0.0},
+    "policy_untaught": {"critic_rows": 0},
     "tools_unused": {"calls_search": 0.0, "failed_calls": 0.0},
     "tools_failed": {"failed_calls": 1.5},
 }
