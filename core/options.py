@@ -115,7 +115,7 @@ def show_errors(*kinds: type[Exception], status: int = 1) -> Callable[[Callable[
 
 EMBEDDED_ONLY = "embedded only"
 """Marks a key of a recipe, as `Annotated[T, EMBEDDED_ONLY]`, that the backends of a cluster do not have: there it stays
-at its default (core/backends/embedded_only.py)."""
+at its default (core/backends/checks.py)."""
 
 
 FUNCTION = "function"

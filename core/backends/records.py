@@ -1,5 +1,5 @@
 """Writes a data set as the file that a framework reads, with our own record in it: so the method finds the same task
-that the embedded backend would train on.
+that the embedded backend would train on. A rollout reads its task of what the framework hands it.
 
     tokentrue data slime|verl SOURCE TARGET [--limit N]
 """
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from core.data.files import DataError
-from core.data.tasks import Notes, iter_tasks
+from core.data.files import DataError, SourceLocation
+from core.data.tasks import Notes, convert_records, iter_tasks
 from core.options import show_errors
+from core.types import Task
 
-WRITERS = {"slime": "core.backends.slime.records", "verl": "core.backends.verl.data"}
+WRITERS = {"slime": "core.backends.slime.samples", "verl": "core.backends.verl.data"}
 """Names the module of each framework, whose `write_tasks` writes tasks."""
 
 
@@ -48,6 +51,24 @@ def describe_source(source: Path, limit: int | None) -> str:
         return ""
     state = source.stat()
     return f"{source.resolve()} {state.st_size} bytes {state.st_mtime_ns} ns limit {limit}\n"
+
+
+def read_task(
+    prompt: Any, label: Any, metadata: Any, path: str, number: Any, options: Mapping[str, Any] | None = None
+) -> Task:
+    """Read the Task of record `number` of the file `path`: prompt, label and metadata, or our own record as metadata.
+
+    `options` are the method's, for a file that tokentrue did not write.
+
+    Raises:
+        DataError: a field is missing, empty or of the wrong type, or the record is not what `options` ask for.
+    """
+    own = isinstance(metadata, dict) and {"task_id", "question", "answers"} <= metadata.keys()
+    record = metadata if own else {"prompt": prompt, "label": label, "metadata": metadata}
+    place = SourceLocation(Path(path), number, "prompt")
+    chosen: Any = {"keep_messages": True, "short_answers": False, **(options or {}), "require_context": False}
+    (task,) = convert_records([(place, record)], Path(path).stem, **chosen)
+    return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
 
 
 @show_errors(DataError)

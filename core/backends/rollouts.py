@@ -44,7 +44,7 @@ class MethodRollouts:
     tokenizer: Tokenizer
     deadline_s: float
     reading: Mapping[str, Any] = field(default_factory=dict)
-    """Holds the method's options of core.backends.tasks.read_task."""
+    """Holds the method's options of core.backends.records.read_task."""
     limit: AbstractAsyncContextManager[Any] = field(default_factory=nullcontext)
     """Bounds the rollouts in flight, unless the backend does."""
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)

@@ -6,14 +6,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from core.report.bars import Bar, bar_chart, stacked_bars
-from core.report.charts import Point, Series, legend, line_chart, seed_series
+from core.report.charts import Bar, Point, Series, bar_chart, legend, line_chart, seed_series, stacked_bars
 from core.report.table import (
     PublishedScore,
     Table,
@@ -31,9 +29,7 @@ from core.report.table import (
     published_table,
     section_tables,
 )
-from core.report.trajectories import choose_trajectories, render_trajectory
 from core.runs.files import Record
-from core.runs.record import read_rollouts
 from core.runs.run_folder import VIEW_FILE, RunFolder
 from core.types import CALLS, COUNTED_METRICS
 
@@ -70,7 +66,7 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
         "Warm start": _render_small_charts(_read_curves(metrics, "warm_start"), "step of the warm start"),
         "Failures and other events": _render_events(summary),
         "Published / ours": _render_published(summary, published),
-        "Trajectories": _render_trajectories(folder),
+        "Rollouts": _render_rollouts(folder),
         "Recipe and versions": _render_fold("config.yaml", folder.config)
         + _render_fold("versions.json", folder.versions),
     }
@@ -326,19 +322,13 @@ def _render_published(summary: Mapping[str, Any], published: Sequence[PublishedS
     return table + (f"<h3>Departures from the published setting</h3><ul>{departures}</ul>" if departures else "")
 
 
-def _render_trajectories(folder: RunFolder) -> str:
-    paths = [*map(folder.rollouts_path, folder.seeds), *folder.sample_paths()]
-    chosen = choose_trajectories(chain.from_iterable(map(read_rollouts, paths)))
-    if not chosen:
+def _render_rollouts(folder: RunFolder) -> str:
+    if not (folder.path / VIEW_FILE).is_file():
         return ""
-    note = (
-        f'<p class="note">{len(chosen)} of the saved trajectories: the best and the worst of each variant and stage, '
-        'at its last step and at its first. A <span class="badge accent">trained</span> turn is tinted: its '
-        "completion gets a gradient. Texts are decoded for showing only.</p>"
+    return (
+        f'<p><a href="{VIEW_FILE}">The tokens of the rollouts</a>: mask, log-probs, advantages, groups. The command '
+        "<code>tokentrue inspect view FILE</code> shows those of one evaluation, a FILE of evaluation/*.jsonl.gz.</p>"
     )
-    if (folder.path / VIEW_FILE).is_file():
-        note += f'<p><a href="{VIEW_FILE}">The tokens of the rollouts</a>: mask, log-probs, advantages, groups.</p>'
-    return note + "".join(render_trajectory(record, opened=index == 0) for index, record in enumerate(chosen))
 
 
 def _render_fold(title: str, values: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ README.md of core/backends shows how a job is started. slime imports the functio
 not imported here, because a job is rendered without PyTorch.
 """
 
-from core.backends.slime.job import make_job
-from core.backends.slime.launch import choose_framework
+from core.backends.slime.launch import choose_framework, make_job
 
 __all__ = ["choose_framework", "hooks", "make_job"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.algorithms.coefficients import TURN_ESTIMATORS
-from core.backends.embedded_only import refuse_embedded_only, refuse_on_cluster
+from core.backends.checks import refuse_embedded_only, refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.slime.framework import FRAMEWORKS, framework_flags
 from core.config import Recipe, RecipeError

@@ -1,4 +1,4 @@
-"""Converts between slime's Sample and our Task and Trajectory.
+"""Converts between slime's Sample and our Task and Trajectory, and writes tasks as the JSONL that slime reads.
 
 A rollout is one container Sample. Its turns travel in `train_metadata`, and core/backends/slime/rows.py makes the
 training rows from them. The Sample's own token fields only feed slime's metrics: they hold the first prompt and all
@@ -12,10 +12,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Protocol
 
-from core.backends import tasks
+from core.backends import records
 from core.backends.rollouts import ABORTED, NOTES, describe_rollout, read_notes
+from core.data.files import task_to_record, write_records
 from core.rollout.rows import make_rows
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
 
@@ -48,13 +50,23 @@ class SlimeSample(Protocol):
     Status: Any
 
 
+def to_record(task: Task) -> dict[str, Any]:
+    """Make the record that slime reads for a task. It passes the metadata on, which are our own record."""
+    return {"prompt": task.question, "label": next(iter(task.answers), ""), "metadata": task_to_record(task)}
+
+
+def write_tasks(target: Path, tasks: Iterable[Task], source: Path) -> int:
+    """Write the tasks of `source` and return their number."""
+    return write_records(target, map(to_record, tasks), source)
+
+
 def read_task(sample: SlimeSample, path: str, options: Mapping[str, Any] | None = None) -> Task:
-    """Read the Task of a Sample of the file `path`, as core.backends.tasks.read_task."""
+    """Read the Task of a Sample of the file `path`, as core.backends.records.read_task."""
     metadata = sample.metadata
     if isinstance(metadata, dict):
         metadata = {name: value for name, value in metadata.items() if name != NOTES}
     number = sample.index if sample.group_index is None else sample.group_index
-    return tasks.read_task(sample.prompt, sample.label, metadata, path, number, options)
+    return records.read_task(sample.prompt, sample.label, metadata, path, number, options)
 
 
 def fill_sample(sample: SlimeSample, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.backends.tasks import read_task
+from core.backends.records import read_task
 from core.data.files import DataError, task_to_record
 from core.types import Task
 
@@ -43,7 +43,7 @@ def read_row(fields: Mapping[str, Any], files: str | Sequence[str], options: Map
     """Read the Task of a row of verl's `files`: our record in `extra_info`, or the prompt and its ground truth.
 
     Raises:
-        DataError: as core.backends.tasks.read_task, or our record is no JSON.
+        DataError: as core.backends.records.read_task, or our record is no JSON.
     """
     path, number = files if isinstance(files, str) else ",".join(files), fields.get("index")
     extra = fields.get("extra_info") or {}

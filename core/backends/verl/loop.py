@@ -25,10 +25,8 @@ from core.backends.verl.data import read_row
 from core.backends.verl.policy import VerlPolicy
 from core.backends.verl.rows import make_verl_rows
 from core.backends.verl.settings import read_recipe
-from core.config import RecipeError
 from core.rollout.method import method_spec
 from core.rollout.roles import open_roles
-from core.rollout.runner import failed_trajectory
 from core.types import RowUnit, Sampling, Trajectory
 
 opened = OpenOnce()
@@ -37,12 +35,11 @@ opened = OpenOnce()
 class MethodAgentLoop(AgentLoopBase):
     """Runs one rollout of a recipe's method. verl makes an instance for each."""
 
-    async def run(self, sampling_params: dict[str, Any], **fields: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Run one rollout and return its rows: a list for the V1 trainer, one row for the older one.
+    async def run(self, sampling_params: dict[str, Any], **fields: Any) -> list[AgentLoopOutput]:
+        """Run one rollout and return its rows.
 
         Raises:
-            RecipeError: the recipe cannot be used, contradicts verl's settings, or a rollout of several rows meets the
-                older trainer.
+            RecipeError: the recipe cannot be used, or contradicts verl's settings.
         """
         recipe, config = read_recipe(self.config), self.rollout_config
         spec, model = method_spec(recipe.method), self.config.actor_rollout_ref.model.path
@@ -53,21 +50,7 @@ class MethodAgentLoop(AgentLoopBase):
         sampling = Sampling(**{name: sampling_params[name] for name in ("temperature", "top_p", "top_k")})
         trajectory = await rollouts.run(read, sampling, uuid.uuid4().hex, own={"policy": policy})
         now = int(fields.get("global_steps", 0))
-        make = partial(
-            make_outputs, unit=recipe.algorithm.rows, prompt_length=config.prompt_length, policy=policy, now=now
-        )
-        outputs = make(trajectory)
-        if "session_id" in fields:  # the V1 trainer, whose workers put any number of rows into the queue
-            return outputs
-        if len(outputs) > 1:
-            raise RecipeError(
-                f"a rollout of {recipe.method} became {len(outputs)} rows, and verl's older trainer takes one: set "
-                "trainer.use_v1=True, or algorithm.rows=segment for a method whose prompts only grow"
-            )
-        if (length := len(outputs[0].response_ids)) <= config.response_length:
-            return outputs[0]
-        why = f"the row has {length} tokens behind its prompt, response_length is {config.response_length}"
-        return make(failed_trajectory(trajectory.task_id, "response_length", why))[0]
+        return make_outputs(trajectory, recipe.algorithm.rows, config.prompt_length, policy, now)
 
 
 def make_outputs(

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from core.backends.embedded_only import refuse_on_cluster
+from core.backends.checks import refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.verl.settings import LOOPS, RECIPE, check_settings
 from core.config import Recipe, RecipeError

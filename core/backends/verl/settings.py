@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.algorithms.coefficients import TURN_ESTIMATORS
-from core.backends.embedded_only import refuse_embedded_only
+from core.backends.checks import refuse_embedded_only
 from core.config import Recipe, RecipeError
 from core.config.load import read_yaml
 from core.rollout.method import method_spec
@@ -19,25 +19,6 @@ RECIPE = "agentic_recipe"
 """Names the key, of ours, under which verl's configuration has the file of the resolved recipe."""
 MODES = {f"tokentrue_{mode}": mode for mode in ("sync", "colocate_async", "separate_async")}
 """Maps our trainers' names in `trainer.v1.trainer_mode` to those of verl's trainers that they extend."""
-
-
-OLDER_ESTIMATOR = "tokentrue_grpo"
-"""Names our estimator for verl's older trainer, in core/backends/verl/trainer.py."""
-
-PLAIN = {
-    "adv_estimator": "grpo",
-    "loss_mode": "vanilla",
-    "loss_agg": "token",
-    "split_advantage": False,
-    "advantage_clip": None,
-    "min_group_std": 0.0,
-    "overlong_buffer_len": None,
-    "overlong_filter": False,
-    "update_group_size": None,
-    "num_steps_per_rollout": 1,
-    "tis": None,
-}
-"""Holds what the algorithm section must say for the older trainer, whose loss is verl's own."""
 
 
 def read_recipe(config: Any) -> Recipe:
@@ -67,10 +48,9 @@ def check_settings(recipe: Recipe, config: Any) -> None:
     """Raise RecipeError for the first of verl's settings with which rows, advantages or weights would not be ours."""
     rollout, algorithm = recipe.rollout, recipe.algorithm
     own = "advantages are made over rollouts, before any estimator sees rows"
-    older = find(config, "trainer.use_v1") is False
-    estimator = OLDER_ESTIMATOR if older else "grpo"
     required: dict[str, tuple[Any, str]] = {
-        "algorithm.adv_estimator": (estimator, "every other estimator of verl takes a row for a rollout"),
+        "trainer.use_v1": (True, "the older trainer takes one row for a rollout, and has a loss of its own"),
+        "algorithm.adv_estimator": ("grpo", "every other estimator of verl takes a row for a rollout"),
         "algorithm.use_kl_in_reward": (False, own),
         "algorithm.filter_groups.enable": (False, "verl would compare the rewards of rows, failed ones among them"),
         "algorithm.rollout_correction.bypass_mode": (False, "our loss compares with the trainer's own log-probs"),
@@ -84,7 +64,6 @@ def check_settings(recipe: Recipe, config: Any) -> None:
         "actor_rollout_ref.rollout.top_p": (1.0, "rows are trained without top-p"),
         "actor_rollout_ref.rollout.calculate_log_probs": (True, "rows keep the log-probs of the engine"),
         "data.train_batch_size": (rollout.tasks_per_step, "the recipe's rollout.tasks_per_step"),
-        **(_needs_of_older(recipe) if older else {}),
     }
     missing = object()
     for key, (value, reason) in required.items():
@@ -92,7 +71,7 @@ def check_settings(recipe: Recipe, config: Any) -> None:
         if given is not missing and given != value:
             raise RecipeError(f"{key} is {given}, must be {value}: {reason}")
     mode = find(config, "trainer.v1.trainer_mode", missing)
-    if not older and mode is not missing and mode not in MODES:
+    if mode is not missing and mode not in MODES:
         raise RecipeError(
             f"trainer.v1.trainer_mode is {mode}, whose mini-batches count rows: set it to tokentrue_{mode}, with "
             "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
@@ -108,25 +87,6 @@ def check_settings(recipe: Recipe, config: Any) -> None:
             "algorithm.dynamic_sampling has no place on verl, whose filter takes the 0 of a failed rollout for a "
             "reward; set it to false"
         )
-
-
-def _needs_of_older(recipe: Recipe) -> dict[str, tuple[Any, str]]:
-    """Return what verl's older trainer needs beside. Raises RecipeError for a recipe that it cannot train."""
-    algorithm, use = recipe.algorithm, "set trainer.use_v1=True"
-    for name, value in PLAIN.items():
-        if getattr(algorithm, name) != value:
-            raise RecipeError(f"algorithm.{name} is {getattr(algorithm, name)}, on the older trainer {value}: {use}")
-    if method_spec(recipe.method).regrade(recipe) is not None:
-        raise RecipeError(f"the older trainer has no reward that compares a group, as {recipe.method}'s may: {use}")
-    actor, own = "actor_rollout_ref.actor", "the recipe's algorithm.{}; the older trainer has verl's loss"
-    names = ["clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "entropy_coef"]
-    names += ["kl_loss_coef", "kl_loss_type"] if algorithm.kl_loss_coef else []
-    keys = {name: "entropy_coeff" if name == "entropy_coef" else name for name in names}
-    return {
-        f"{actor}.loss_agg_mode": ("token-mean", own.format("loss_agg")),
-        "algorithm.norm_adv_by_std_in_grpo": (algorithm.std_normalization, own.format("std_normalization")),
-        **{f"{actor}.{key}": (getattr(algorithm, name), own.format(name)) for name, key in keys.items()},
-    }
 
 
 def find(config: Any, key: str, default: Any = None) -> Any:

@@ -23,12 +23,10 @@ import ray
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
-from verl.trainer.ppo.core_algos import register_adv_est
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import PPOTrainer, get_trainer_cls, register_trainer
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from core.algorithms.advantages import group_advantages
 from core.backends.rollouts import NOTES, summarize_notes
 from core.backends.verl.data import read_row
 from core.backends.verl.loss import rollout_loss
@@ -42,7 +40,7 @@ from core.backends.verl.rows import (
     record_rows,
     split_rollouts,
 )
-from core.backends.verl.settings import MODES, OLDER_ESTIMATOR, read_recipe
+from core.backends.verl.settings import MODES, read_recipe
 from core.config import RecipeError
 from core.data.files import DataError
 from core.rollout.method import Regrade, method_spec
@@ -200,23 +198,6 @@ def _read_rows(batch: Batch, keys: list[str], *names: str) -> dict[str, dict[str
     data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(names))
     columns = {name: data[name].unbind() if torch.is_tensor(data[name]) else list(data[name]) for name in names}
     return {key: {name: column[place] for name, column in columns.items()} for place, key in enumerate(keys)}
-
-
-@register_adv_est(OLDER_ESTIMATOR)
-def compute_row_advantages(
-    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any = None, **_: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return GRPO's advantages for the older trainer, where a rollout is one row; a wholly masked one has failed."""
-    places: defaultdict[str, list[int]] = defaultdict(list)
-    for place, uid in enumerate(index):
-        places[uid].append(place)
-    result = torch.zeros_like(token_level_rewards)
-    for group in places.values():
-        rewards = [token_level_rewards[i].sum().item() if response_mask[i].any() else None for i in group]
-        values = group_advantages(rewards, std_normalization=config.norm_adv_by_std_in_grpo)
-        for place, value in zip(group, values, strict=True):
-            result[place] = response_mask[place] * (value or 0.0)
-    return result, result
 
 
 for _name, _mode in MODES.items():

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from core.backends.slime import hooks
-from core.backends.slime.records import to_record
+from core.backends.slime.samples import to_record
 from core.data.files import write_jsonl
 from core.policy.server_process import serve
 from core.rollout.method import MethodSpec

@@ -19,14 +19,11 @@ from typing import Any
 os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", "core.backends.verl.trainer")
 
 import hydra
-import numpy as np
 import torch
 import transfer_queue
 import verl
 import yaml
 from tensordict import NonTensorStack, TensorDict
-from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
-from verl.protocol import DataProto
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.dataset.rl_dataset import collate_fn
@@ -180,21 +177,6 @@ def run_v1(config: Any, client: Client, tokenizer: Any) -> None:
     asyncio.run(run())
 
 
-def run_older(config: Any, client: Client, tokenizer: Any) -> Any:
-    """Run a batch by verl's older worker; each task is repeated for its rollouts, as the older trainer does."""
-    fields = read_batch(config, tokenizer)
-    fields["uid"] = np.array([f"task{place}" for place in range(len(fields["raw_prompt"]))], dtype=object)
-    batch = DataProto.from_single_dict(fields).repeat(config.actor_rollout_ref.rollout.n)
-
-    async def run() -> Any:
-        worker = AgentLoopWorker(config, client)
-        done = await worker.generate_sequences(batch)
-        await loop.opened.close()
-        return done
-
-    return asyncio.run(run())
-
-
 def put_groups(config: Any, queue: Queue, groups: Sequence[Sequence[Trajectory]], unit: RowUnit) -> None:
     """Hand trajectories to verl's V1 worker as the rollouts of its agent loop: group g is the prompt `task{g}`."""
     client = Client(None)
@@ -217,12 +199,10 @@ def use_method(monkeypatch: Any, spec: MethodSpec) -> None:
     """Have verl's workers and our trainer find `spec` by its name; `PLACE` names the rollout that runs."""
     for module in ("loop", "settings", "trainer"):
         monkeypatch.setattr(f"core.backends.verl.{module}.method_spec", {spec.name: spec}.__getitem__)
-    run, counts = loop.MethodAgentLoop.run, Counter[str]()
+    run = loop.MethodAgentLoop.run
 
     async def named(self: Any, params: Any, **fields: Any) -> Any:
-        uid = str(fields["uid"])
-        PLACE.set(f"{uid}_{fields.get('session_id', counts[uid])}")  # the older trainer numbers no sessions
-        counts[uid] += 1
+        PLACE.set(f"{fields['uid']}_{fields['session_id']}")
         return await run(self, params, **fields)
 
     monkeypatch.setattr(loop.MethodAgentLoop, "run", named)

@@ -74,11 +74,11 @@ class Written(NamedTuple):
     completion: str
 
 
-def record_one(path: Path, trajectory: Trajectory, *, step: int = 1, question: str = "?") -> Path:
+def record_one(path: Path, trajectory: Trajectory) -> Path:
     """Record one rollout of training, each of whose ids has the text of its number."""
-    task = Task(trajectory.task_id, question, ("x",))
+    task = Task(trajectory.task_id, "?", ("x",))
     log = RolloutLog(path, lambda ids: [str(token).encode() for token in ids])
-    log.append([record_rollout("train", step, 0, task, trajectory)])
+    log.append([record_rollout("train", 1, 0, task, trajectory)])
     return path
 
 

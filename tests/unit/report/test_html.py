@@ -2,16 +2,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
-from pathlib import Path
 
 from core.inspect.tokens import refresh_view
 from core.report import write_report
-from core.report.trajectories import MAX_TURNS, render_trajectory
 from core.runs.evaluation import EvalResult
-from core.runs.record import RolloutLog, read_rollouts, record_rollout
 from core.runs.run_folder import RunFolder
-from core.types import Completion, Task, Trajectory, Turn
-from tests.unit.report.conftest import record_one
 
 
 class Page(HTMLParser):
@@ -44,7 +39,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_the_page_has_every_section_and_loads_nothing(run: RunFolder, hostile: str) -> None:
+def test_the_page_has_every_section_and_loads_nothing(run: RunFolder) -> None:
     refresh_view(run)
     write_report(run)
     page = Page(run)
@@ -54,11 +49,10 @@ def test_the_page_has_every_section_and_loads_nothing(run: RunFolder, hostile: s
     assert "url(" not in page.source
     assert "@import" not in page.source
     for part in ("Evaluation", "Training reward", "Warm start", "drift in training", "Published / ours",
-                 "Trajectories", "config.yaml", "trained at 120K tokens", "chunks of 96 tokens"):  # fmt: skip
+                 "Rollouts", "config.yaml", "trained at 120K tokens", "chunks of 96 tokens"):  # fmt: skip
         assert part in page.text
     assert page.tags.count("svg") == 7
     assert page.source.index("Did it learn?") < page.source.index("Against what?") < page.source.index("<h2>")
-    assert hostile in page.text, "a model's text is shown as it was written"
 
 
 def test_scores_by_length_become_a_picture_for_a_readme(run: RunFolder) -> None:
@@ -81,29 +75,15 @@ def test_a_hostile_recipe_is_escaped(empty: RunFolder, hostile: str) -> None:
     Page(empty)
 
 
-def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(empty: RunFolder, hostile: str) -> None:
+def test_data_without_lengths_has_a_table_for_each_label(empty: RunFolder, hostile: str) -> None:
     for variant, score in (("untrained", 0.0), ("trained", 1.0)):
         result = EvalResult(variant, "dev", 0, 0, 2, {"official": [score, 0.0]}, [1, 1], [0, 0], 1.0,
                             measures={f"calls_{hostile}": [1, 0]}, labels={"kind": [hostile, "b"]})  # fmt: skip
-        head = {"cell": {"variant": variant}}
-        log = RolloutLog(empty.save_evaluation(result).with_suffix(".jsonl.gz"), lambda ids: [], head)
-        for reward in (score, 0.0):
-            trajectory = Trajectory("t", (), reward=reward, log={"steps": [{"tool": hostile}]})
-            log.append([record_rollout("eval", 0, 0, Task("t", "?", ()), trajectory)])
+        empty.save_evaluation(result)
     write_report(empty)
     assert not (empty.path / "figure.svg").exists()
     text = Page(empty).text
-    for part in ("change", "+50.0", "dev · by kind", "trained on dev", "trained · step 0", hostile):
+    for part in ("change", "+50.0", "dev · by kind", "trained on dev", hostile):
         assert part in text
     for part in ("Where its calls go", "dev · calls by kind, before and after", f"trained · {hostile}"):
         assert part in text
-
-
-def test_what_is_too_long_for_a_page_is_cut_and_told(tmp_path: Path) -> None:
-    turn = Turn("update", (1,), Completion((2,), (-1.0,), "stop"), False)
-    trajectory = Trajectory("t", (turn,) * (MAX_TURNS + 5), reward=1.0)
-    (rollout,) = read_rollouts(record_one(tmp_path / "rollouts.jsonl.gz", trajectory, question="Q" * 1_000_000))
-    text = render_trajectory(rollout)
-    assert text.count("992,000 characters left out") == 1
-    assert "5 further turns" in text
-    assert len(text) < 100_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from core.backends.embedded_only import refuse_on_cluster
+from core.backends.checks import refuse_on_cluster
 from core.config import Recipe, RecipeError
 from core.config.load import replace_keys
 from core.engine import weights

@@ -9,7 +9,7 @@ import yaml
 
 from agentic.memagent.rollout import SPEC
 from core.algorithms.advantages import BATCH_ESTIMATORS
-from core.backends.slime import flags, job
+from core.backends.slime import flags, launch
 from core.config import RecipeError
 from core.rollout.method import method_spec
 
@@ -70,7 +70,7 @@ def test_rollout_on_gpus_of_its_own() -> None:
 
 def served(*overrides: str) -> list[dict]:
     recipe = SPEC.load("seed", overrides)
-    config = job.server_config(flags.cluster(recipe))
+    config = launch.server_config(flags.cluster(recipe))
     assert config is not None
     assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/servers.yaml"
     models: list[dict] = yaml.safe_load(config)["sglang"]

@@ -21,7 +21,7 @@ from agentic.memagent.rollout import SPEC
 from core.backends.checks import REPOSITORY
 from core.backends.records import convert
 from core.backends.slime import flags, launch
-from core.backends.slime.job import environment
+from core.backends.slime.launch import environment
 from core.data import read_tasks, write_jsonl
 from core.rollout.method import find_package
 from core.types import Task

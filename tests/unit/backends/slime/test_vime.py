@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from agentic.memagent.rollout import SPEC
-from core.backends.slime import flags, job, launch
+from core.backends.slime import flags, launch
 from core.backends.slime.framework import SLIME, VIME, framework_of
 from core.backends.slime.roles import open_policies, router_urls
 from core.config import Recipe, RecipeError
@@ -64,7 +64,7 @@ def test_functions_and_servers_are_vimes() -> None:
     words = words_on("vime", *more)
     assert words[words.index("--custom-tis-function-path") + 1] == "vime.backends.megatron_utils.loss.icepop_function"
     assert words[words.index("--vllm-config") + 1] == "/runs/x/servers.yaml"
-    config = job.server_config(flags.cluster(recipe_on("vime", *more)))
+    config = launch.server_config(flags.cluster(recipe_on("vime", *more)))
     assert config is not None
     served = yaml.safe_load(config)
     assert [model["name"] for model in served["vllm"]] == ["policy", "judge"]
@@ -116,7 +116,7 @@ def test_what_it_does_not_have_is_refused_with_the_fix(framework: str, override:
 
 def test_a_variable_of_the_other_engine_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"slime\.env\.SGLANG_X is for the engine of slime"):
-        job.environment(recipe_on("vime", "slime.env.SGLANG_X=debug"))
+        launch.environment(recipe_on("vime", "slime.env.SGLANG_X=debug"))
 
 
 def test_a_flag_of_the_other_engine_may_be_left_out() -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from core.backends.checks import REPOSITORY
-from core.backends.verl import checks, launch
+from core.backends.verl import launch
 from core.backends.verl.data import read_row
 from core.backends.verl.overrides import VerlPaths, as_hydra, render
 from core.backends.verl.settings import LOOP
@@ -36,8 +36,8 @@ class Cluster(test_launch.Cluster):
 def cluster(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text('{"max_position_embeddings": 8192}')
-    monkeypatch.setattr(checks, "distributions", lambda name: [SimpleNamespace(version=checks.VERSION)])
-    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+    monkeypatch.setattr(launch, "distributions", lambda name: [SimpleNamespace(version=launch.VERSION)])
+    monkeypatch.setattr(launch, "find_spec", lambda name: name)
     return Cluster(tmp_path, monkeypatch, {"model.path": tmp_path / "model", "verl.ray.dashboard_port": port})
 
 
@@ -234,8 +234,8 @@ def test_a_broken_recipe_is_named_before_anything_starts(setting: str, named: st
 
 
 def test_another_verl_is_refused(cluster: Cluster, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(checks, "distributions", lambda name: [SimpleNamespace(version="0.10.0")])
-    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    monkeypatch.setattr(launch, "distributions", lambda name: [SimpleNamespace(version="0.10.0")])
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
     assert cluster.run("verl.engine=sglang") == 1
     told = capsys.readouterr().err
     assert "verl 0.9.1 is needed, and here is 0.10.0; run inside an image that has it, or pip install" in told

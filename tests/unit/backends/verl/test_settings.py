@@ -66,6 +66,7 @@ def test_a_recipe_that_agrees(tmp_path: Path) -> None:
         ("actor_rollout_ref__rollout__top_p", 0.9, "without top-p"),
         ("actor_rollout_ref__rollout__calculate_log_probs", False, "calculate_log_probs is False"),
         ("data__train_batch_size", 1, "tasks_per_step"),
+        ("trainer__use_v1", False, "use_v1 is False, must be True: the older trainer takes one row"),
         ("trainer__v1__trainer_mode", "sync", "set it to tokentrue_sync, .*VERL_USE_EXTERNAL_MODULES"),
     ],
 )
@@ -73,13 +74,6 @@ def test_a_setting_that_contradicts_is_named(tmp_path: Path, change: str, value:
     recipe = method_spec("memagent").load("tiny")
     with pytest.raises(RecipeError, match=message):
         read_recipe(make_config(recipe, **{change: value}) | write_recipe(tmp_path))
-
-
-def test_the_older_trainer_takes_no_recipe_that_weighs_rollouts(tmp_path: Path) -> None:
-    recipe = method_spec("memagent").load("tiny")
-    config = make_config(recipe, trainer__use_v1=False, algorithm__adv_estimator="tokentrue_grpo")
-    with pytest.raises(RecipeError, match=r"loss_agg is rollout, on the older trainer token: set trainer\.use_v1=True"):
-        read_recipe(config | write_recipe(tmp_path, "algorithm.loss_agg=rollout"))
 
 
 @pytest.mark.parametrize("name", ["turn_grpo", "gigpo"])
@@ -95,15 +89,6 @@ def test_what_the_loss_of_verl_lacks_is_refused(tmp_path: Path) -> None:
         read_recipe(
             make_config(recipe) | write_recipe(tmp_path, "algorithm.vf_coef=0.1", "algorithm.adv_estimator=gae")
         )
-
-
-@pytest.mark.parametrize(("key", "value"), [("adv_estimator", "rloo"), ("loss_mode", "cispo")])
-def test_the_older_trainer_has_verls_own_loss_and_grpo(tmp_path: Path, key: str, value: str) -> None:
-    config = make_config(method_spec("memagent").load("tiny"), trainer__use_v1=False)
-    config["algorithm"]["adv_estimator"] = "tokentrue_grpo"
-    plain = ("algorithm.loss_agg=token", "algorithm.split_advantage=false", "algorithm.clip_ratio_c=null")
-    with pytest.raises(RecipeError, match=f"algorithm.{key} is {value}, on the older trainer"):
-        read_recipe(config | write_recipe(tmp_path, *plain, f"algorithm.{key}={value}"))
 
 
 def test_a_broken_recipe_names_its_file(tmp_path: Path) -> None:
