@@ -66,7 +66,7 @@ class DataSection(Section):
     shuffle: bool = True
     sampler: Annotated[Literal["epoch", "curriculum"], EMBEDDED_ONLY] = "epoch"
     """Says which tasks a step takes: each once an epoch, or more of those whose rollouts earned unlike rewards when a
-    step last took them (core/rollout/curriculum.py)."""
+    step last took them (core/rollout/stream.py)."""
 
     @model_validator(mode="after")
     def _a_curriculum_draws(self) -> Self:

@@ -6,7 +6,7 @@ load a trainer, and `pytest_plugin` loads pytest.
 """
 
 from core.inspect.dumps import read_dump
-from core.inspect.tokens import refresh_view, write_record_view, write_view
+from core.inspect.view import refresh_view, write_record_view, write_view
 
 __all__ = [
     "bundle",

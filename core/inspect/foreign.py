@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from core.inspect.tokens import find_segments
+from core.inspect.view import find_segments
 from core.runs.record import VERSION, RecordedRollout, RecordedTurn
 
 Document = dict[str, Any]

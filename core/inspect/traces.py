@@ -22,7 +22,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.inspect.tokens import choose_rollouts
+from core.inspect.view import choose_rollouts
 from core.options import show_errors
 from core.runs.files import jsonable, write_text
 from core.runs.record import RecordedRollout, read_rollouts

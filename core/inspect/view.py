@@ -7,12 +7,309 @@ where rollouts.jsonl.gz is one; the page then stands beside it.
 from __future__ import annotations
 
 import argparse
+import base64
+import gzip
+import hashlib
+import json
+import math
+import re
 import sys
+from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from core.inspect.tokens import MAX_ROLLOUTS, write_record_view, write_view
+import yaml
+
+from core.inspect.dumps import read_dump
 from core.options import show_errors
+from core.report import read_style
+from core.rewards.answer_grader import is_accepted
+from core.runs.files import is_newest, write_text
+from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn, read_rollouts
 from core.runs.run_folder import VIEW_FILE, RunFolder
+from core.types import EDGE
+
+MAX_ROLLOUTS = 64
+MAX_PROMPT = 2000
+"""Limits the ids of a prompt that no earlier turn has; the page says how many it leaves out in the middle."""
+MAX_PIECE = 200
+"""Limits the characters of one token."""
+MAX_TEXT = 20_000
+"""Limits the characters of a question, of the metrics and of the log."""
+MAX_CALL = 2000
+"""Limits the characters of what one call of a tool was asked and said."""
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+"""Matches characters that are invisible or change the direction of text."""
+
+
+class SeededRollout(NamedTuple):
+    """A recorded rollout, and the seed of the training that sampled it."""
+
+    seed: int
+    rollout: RecordedRollout
+
+
+def write_view(
+    folder: RunFolder, *, task_id: str | None = None, step: int | None = None, worst: int | None = None
+) -> int:
+    """Write the viewer of a run and return how many rollouts it shows; without a recorded rollout it writes nothing.
+
+    It shows those of one task, of one step, or both; by default those of the last training step of each seed. Of these
+    it takes the `worst`, those whose reward looks wrong first, or the first groups. It shows no more than MAX_ROLLOUTS.
+    A folder without a recorded training shows the samples of its evaluations.
+    """
+    records = [(seed, read_rollouts(path)) for seed, path in _list_records(folder)]
+    return _write_page(folder.path / VIEW_FILE, folder.path.name, records, task_id, step, worst)
+
+
+def refresh_view(folder: RunFolder) -> None:
+    """Write the viewer of a run unless it is newer than every record: to read the records takes long."""
+    if not is_newest(folder.path / VIEW_FILE, (path for _, path in _list_records(folder))):
+        write_view(folder)
+
+
+def write_record_view(
+    record: Path, page: Path, *, task_id: str | None = None, step: int | None = None, worst: int | None = None
+) -> int:
+    """Write the viewer of one record, or of another framework's dump (core/inspect/dumps.py), as `write_view` does."""
+    return _write_page(page, record.name, [(_read_seed(record), read_dump(record))], task_id, step, worst)
+
+
+def _write_page(
+    page: Path,
+    name: str,
+    records: Iterable[tuple[int, Iterable[RecordedRollout]]],
+    task_id: str | None,
+    step: int | None,
+    worst: int | None,
+) -> int:
+    chosen: list[SeededRollout] = []
+    limit = None if worst is not None else MAX_ROLLOUTS
+    for seed, rollouts in records:
+        chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step, limit))
+    if worst is not None:
+        chosen = sorted(chosen, key=lambda one: _rank(one.rollout))[:worst]
+    if chosen:
+        write_text(page, render_view(name, chosen[:MAX_ROLLOUTS]))
+    return min(len(chosen), MAX_ROLLOUTS)
+
+
+def choose_rollouts(
+    rollouts: Iterable[RecordedRollout], task_id: str | None, step: int | None, limit: int | None = None
+) -> list[RecordedRollout]:
+    """Return the rollouts of a task, of a step or of both; without either, those of the last training step.
+
+    A record without training steps, such as that of an evaluation, gives those of its last step. No more than these
+    are in memory at a time, and the first `limit` of them.
+    """
+    chosen: list[RecordedRollout] = []
+    for rollout in rollouts:
+        if task_id is None and step is None:
+            newest = chosen[0] if chosen else rollout
+            rank = [(one.stage == "train", one.step) for one in (newest, rollout)]
+            if rank[1] > rank[0]:
+                chosen.clear()
+            wanted = rank[1] >= rank[0]
+        else:
+            wanted = task_id in (None, rollout.task_id) and step in (None, rollout.step)
+        if wanted and (limit is None or len(chosen) < limit):
+            chosen.append(rollout)
+    return chosen
+
+
+def render_view(name: str, rollouts: Sequence[SeededRollout]) -> str:
+    """Render the page, one file that opens without a server; `name` is that of the run.
+
+    The data are packed into it, and core/inspect/view.js shows them. A text from a model, a tool or a task is never
+    markup: it is inside the packed data, the script only ever sets it as text, and the page's policy runs that one
+    script by its hash and loads nothing. Characters that hide or turn text around are shown by their numbers.
+    """
+    data = base64.b64encode(gzip.compress(json.dumps(pack_rollouts(rollouts)).encode(), 6, mtime=0)).decode()
+    script = _read("view.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    title = escape(show_text(f"{name}: rollouts"))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<title>{title}</title><style>{read_style()}{_read('view.css')}</style></head><body>"
+        f'<header><h1>{title}</h1> <span class="muted" id="count"></span>'
+        '<div class="tools"><input id="search" placeholder="search ( / )" aria-label="search">'
+        '<span id="tints"></span><small id="legend"></small><small>? shows the keys</small></div>'
+        '<dl id="help" hidden></dl></header><nav id="list"></nav><main id="main"></main>'
+        f'<footer id="status">Point at a token, or press → .</footer>'
+        f'<script type="text/plain" id="data">{data}</script>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def pack_rollouts(rollouts: Sequence[SeededRollout]) -> dict[str, Any]:
+    """Return the data of the page, with the texts of all ids as they are shown."""
+    versions = [version for one in rollouts for turn in one.rollout.turns for version in turn.versions]
+    packed = [_pack_rollout(*one) for one in rollouts]
+    pieces: dict[int, str] = {}
+    for one, record in zip(rollouts, packed, strict=True):
+        for turn in record["turns"]:
+            for token in (*turn["prompt"], *turn["sampled"]):
+                if token >= 0 and token not in pieces:
+                    pieces[token] = show_piece(one.rollout.piece(token))
+    return {
+        "rollouts": packed,
+        "pieces": pieces,
+        "versions": list(dict.fromkeys(map(show_text, versions))),
+        "largest_advantage": max((abs(x) for one in rollouts for x in _list_advantages(one.rollout)), default=0.0)
+        or 1.0,
+    }
+
+
+def show_piece(content: bytes) -> str:
+    """Return the bytes of a token as they are shown: a line break with a sign, a part of a character as its bytes."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return f"‹{content[:MAX_PIECE].hex(' ').upper()}›"
+    return show_text(text, MAX_PIECE).replace("\n", "↵\n")
+
+
+def show_text(text: str, limit: int = MAX_TEXT) -> str:
+    """Return a text with its hidden characters as numbers, shortened to `limit` characters."""
+    shown = _HIDDEN.sub(lambda match: f"‹U+{ord(match[0]):04X}›", text[:limit])
+    return shown if len(text) <= limit else f"{shown}‹… {len(text) - limit:,} characters left out›"
+
+
+def find_segments(rollout: RecordedRollout) -> list[dict[str, Any]]:
+    """Cut the turns into segments, in which each prompt goes on from all ids of the turn before.
+
+    Returns for each its `turns` by place and, if it begins like an earlier turn (a sub-agent, a compaction, a rewritten
+    history), `base`: that turn, and how many ids they share. `labels` are what the agent itself says of its first turn.
+    """
+    told = [event for event in rollout.log.get("wire") or () if event["event"].startswith(EDGE) and "turn" in event]
+    segments: list[dict[str, Any]] = []
+    of_turn: list[int] = []
+    whole: list[list[int]] = []
+    for place, (prompt, turn) in enumerate(zip(rollout.prompts, rollout.turns, strict=True)):
+        before = max((i for i in range(place) if _extends(prompt, whole[i])), key=lambda i: len(whole[i]), default=None)
+        if before is not None and segments[of_turn[before]]["turns"][-1] == before:
+            of_turn.append(of_turn[before])
+            segments[of_turn[before]]["turns"].append(place)
+        else:
+            base = turn.base if before is None else (before, len(whole[before]))
+            of_turn.append(len(segments))
+            labels = [f"{e['event'].removeprefix(EDGE)} {e['source']}" for e in told if e["turn"] == place + 1]
+            segments.append({"turns": [place], "base": base, "labels": labels})
+        whole.append([*prompt, *turn.sampled])
+    return segments
+
+
+def _extends(prompt: Sequence[int], before: Sequence[int]) -> bool:
+    # The last id differs mostly, and spares the comparison of all.
+    return 0 < len(before) <= len(prompt) and prompt[len(before) - 1] == before[-1] and prompt[: len(before)] == before
+
+
+def _pack_rollout(seed: int, rollout: RecordedRollout) -> dict[str, Any]:
+    calls = rollout.calls
+    return {
+        "seed": seed,
+        "stage": rollout.stage,
+        "step": rollout.step,
+        "group": rollout.group,
+        "task": show_text(rollout.task_id),
+        "question": show_text(rollout.question),
+        "answers": [show_text(answer) for answer in rollout.answers],
+        "status": rollout.status,
+        "failure": None if rollout.failure is None else show_text(rollout.failure),
+        "reward": rollout.reward,
+        "advantage": rollout.advantage,
+        "doubt": find_doubt(rollout),
+        "turns": [_pack_turn(turn, rollout.advantage) for turn in rollout.turns],
+        "segments": find_segments(rollout),
+        "rows": [{"turns": row.turns, "length": row.length, "loss_scale": row.loss_scale} for row in rollout.rows],
+        "calls": [_pack_call(name, call) for name, call in calls],
+        "metrics": _show_values(rollout.metrics),
+        "log": _show_values({key: value for key, value in rollout.log.items() if not calls or key not in LOGGED_CALLS}),
+    }
+
+
+def _pack_call(name: str, call: dict[str, Any]) -> dict[str, Any]:
+    seconds = call.get("seconds")
+    return {
+        "name": show_text(name, MAX_PIECE),
+        "seconds": round(seconds, 4) if isinstance(seconds, (int, float)) else None,
+        "fields": _show_values(call, MAX_CALL),
+    }
+
+
+def _list_advantages(rollout: RecordedRollout) -> Iterable[float]:
+    yield rollout.advantage or 0.0
+    for turn in rollout.turns:
+        own = turn.trained_advantage or 0.0
+        yield from own if isinstance(own, tuple) else (own,)
+
+
+def _pack_turn(turn: RecordedTurn, advantage: float | None) -> dict[str, Any]:
+    prompt, half = turn.prompt, MAX_PROMPT // 2
+    if len(prompt) > MAX_PROMPT:
+        # An id below 0 stands for so many ids that are left out.
+        prompt = [*prompt[:half], MAX_PROMPT - len(prompt), *prompt[-half:]]
+    return {
+        "role": show_text(turn.role),
+        "trained": turn.trained,
+        "reward": turn.reward,
+        "advantage": advantage if turn.trained_advantage is None else turn.trained_advantage,
+        "base": turn.base,
+        "prompt": prompt,
+        "sampled": turn.sampled,
+        "logprobs": _round(turn.logprobs),
+        "trainer_logprobs": None if turn.trainer_logprobs is None else _round(turn.trainer_logprobs),
+        "weight_version": show_text(turn.weight_version),
+        "earlier_versions": [(show_text(version), count) for version, count in turn.earlier_versions],
+        "finish_reason": turn.finish_reason,
+        "seconds": turn.seconds,
+    }
+
+
+def _round(values: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, 4) for value in values]
+
+
+def _show_values(values: dict[str, Any], limit: int = MAX_TEXT) -> str:
+    return show_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110), limit) if values else ""
+
+
+def _list_records(folder: RunFolder) -> list[tuple[int, Path]]:
+    """Return seed and file of each record of training; without any, of each evaluation."""
+    trained = [(seed, path) for seed in folder.seeds if (path := folder.rollouts_path(seed)).exists()]
+    return trained or [(_read_seed(path), path) for path in folder.sample_paths()]
+
+
+def _read_seed(path: Path) -> int:
+    """Return the seed that the name of an evaluation's record ends with; 0 for any other file."""
+    found = re.search(r"__seed-(\d+)\.", path.name)
+    return int(found[1]) if found else 0
+
+
+def find_doubt(rollout: RecordedRollout) -> str:
+    """Say what looks wrong with a reward; "" if nothing does."""
+    answer, reward = rollout.log.get("answer"), rollout.reward
+    if reward is None or reward > 0 or not isinstance(answer, str) or not is_accepted(answer, rollout.answers):
+        return ""
+    return f"the answer equals an accepted answer, reward {reward:g}"
+
+
+def _rank(rollout: RecordedRollout) -> tuple[bool, float]:
+    """Order rollouts from the worst: those whose reward looks wrong come first, then those without a reward."""
+    return not find_doubt(rollout), -math.inf if rollout.reward is None else rollout.reward
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @show_errors(ValueError, OSError, status=2)

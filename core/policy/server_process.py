@@ -50,7 +50,6 @@ def serve(
     log: Path,
     args: Sequence[str] = (),
     python: str = sys.executable,
-    host: str = "127.0.0.1",
     start_s: float = 1800.0,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
@@ -63,6 +62,7 @@ def serve(
     Raises:
         ServerError: the server ended, or was not ready in time; the message ends with the last lines of its log.
     """
+    host = "127.0.0.1"
     port = find_free_port(host)
     command = make_server_command(backend, model, host=host, port=port, args=args, python=python)
     with run_server(command, f"http://{host}:{port}", log=log, start_s=start_s, environment=environment) as url:

@@ -1,4 +1,4 @@
-"""This module draws line charts and bars as inline SVG. Colours are CSS variables, so a chart follows the page's theme."""
+"""This module draws line charts and bars as inline SVG. Colours are CSS variables, so they follow the page's theme."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ MAX_POINTS = 400
 TINY = 1e-100
 """A range below it would round to nothing when it is divided."""
 
+HALF, WHOLE = 470, 960
+"""Sets the width of a chart that has another beside it, and of one that is alone, in pixels."""
 ROW, THICK = 26, 16
 """Sets the height of a row and of its bar, in pixels."""
 NAMES = 170
@@ -187,12 +189,12 @@ class Bar(NamedTuple):
     color: int = 0
 
 
-def bar_chart(bars: Sequence[Bar], width: int = 470) -> str:
+def bar_chart(bars: Sequence[Bar]) -> str:
     """Return an `<svg>` of bars, or an empty string without any."""
     if not bars:
         return ""
-    room = width - NAMES - 56
-    parts = [_begin(width, len(bars), "Bars: " + ", ".join(bar.name for bar in bars))]
+    room = HALF - NAMES - 56
+    parts = [_begin(HALF, len(bars), "Bars: " + ", ".join(bar.name for bar in bars))]
     for place, bar in enumerate(bars):
         top, middle = ROW * place + (ROW - THICK) / 2, ROW * (place + 0.5)
         value, low, high = (NAMES + room * min(max(x, 0.0), 1.0) for x in (bar.value, bar.low, bar.high))
@@ -205,14 +207,14 @@ def bar_chart(bars: Sequence[Bar], width: int = 470) -> str:
     return "".join(parts) + "</svg>"
 
 
-def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], width: int = 960) -> str:
+def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     """Return a legend and an `<svg>` of rows, each split by what it counts; empty if no row counts anything."""
     shown = [(name, counts, total) for name, counts in rows if (total := sum(counts.values())) > 0]
     if not shown:
         return ""
     kinds = list(dict.fromkeys(kind for _, counts, _ in shown for kind, count in counts.items() if count))
-    room = width - NAMES - 8
-    parts = [_begin(width, len(shown), "Stacked bars: " + ", ".join(name for name, _, _ in shown))]
+    room = WHOLE - NAMES - 8
+    parts = [_begin(WHOLE, len(shown), "Stacked bars: " + ", ".join(name for name, _, _ in shown))]
     for place, (name, counts, total) in enumerate(shown):
         top, left = ROW * place + (ROW - THICK) / 2, float(NAMES)
         parts.append(_name(name, ROW * (place + 0.5)))

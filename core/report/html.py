@@ -11,7 +11,18 @@ from typing import Any
 
 import yaml
 
-from core.report.charts import Bar, Point, Series, bar_chart, legend, line_chart, seed_series, stacked_bars
+from core.report.charts import (
+    HALF,
+    WHOLE,
+    Bar,
+    Point,
+    Series,
+    bar_chart,
+    legend,
+    line_chart,
+    seed_series,
+    stacked_bars,
+)
 from core.report.table import (
     PublishedScore,
     Table,
@@ -90,7 +101,7 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
         f"<style>{read_style()}</style></head><body><main>"
         f'<header class="top"><p class="kicker">run report</p><h1>{method}</h1>'
         f'<p class="meta">preset <b>{preset}</b> · seeds <b>{", ".join(map(str, summary["seeds"])) or "–"}</b> · '
-        f"{made_with}</p><nav>{links}</nav></header>{_render_tiles(summary)}"
+        f"{made_with}</p>{_render_seconds(summary)}<nav>{links}</nav></header>"
         f"{_render_overview(summary, metrics)}{body}</main></body></html>\n"
     )
 
@@ -106,7 +117,7 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
     mean = [line for line in lines if not line.faint]
     lengths = Counter(length for cells in summary["variants"].values() for length in cells)
     # Without an evaluation this chart is alone, as wide as the page.
-    width, height = (470, 220) if lengths else (960, 300)
+    width, height = (HALF, 220) if lengths else (WHOLE, 300)
     learned = line_chart(mean, "training step", width=width, height=height)
     figures = _wrap_figure("Did it learn? The mean reward", legend(mean) + learned) if learned else ""
     if lengths:
@@ -144,43 +155,9 @@ def _count_routes(variants: Variants, label: str | None = None) -> list[tuple[st
     return [(f"{variant} · {value}" if value else variant, calls) for value, variant, calls in rows]
 
 
-def _render_tiles(summary: Mapping[str, Any]) -> str:
-    """Render the headline numbers: scores at the shortest and the longest length, reward, retention and time."""
-    tiles: list[tuple[str, str, str]] = []
-    variants = summary["variants"]
-    main = "trained" if "trained" in variants else next(iter(variants), None)
-    if main:
-        lengths = list(variants[main])
-        for length in dict.fromkeys((lengths[0], lengths[-1])):
-            score = variants[main][length]["score"]
-            note = _format_interval(score)
-            untrained = variants.get("untrained", {}).get(length)
-            if untrained and main != "untrained":
-                note += f" · untrained {100 * untrained['score']['mean']:.1f}"
-            name = (
-                f"{main} at {format_length(int(length))} tokens"
-                if int(length)
-                else f"{main} on {format_data(summary['data'])}"
-            )
-            tiles.append((name, f"{100 * score['mean']:.1f}%", note))
-    rewards = [reward for reward in summary["reward"].values() if reward["first"] is not None]
-    if rewards:
-        first, last = (sum(reward[key] for reward in rewards) / len(rewards) for key in ("first", "last"))
-        note = f"from {first:.2f} · mean of {len(rewards)} seed{'s' if len(rewards) > 1 else ''}"
-        tiles.append(("training reward", f"{last:.2f}", note))
-    if main and summary["retention"][main] is not None:
-        fit = summary["retention_fit"][main]
-        zeros = f" · {fit['zeros']} at zero left out" if fit["zeros"] else ""
-        note = f"{fit['low']:.4f} to {fit['high']:.4f} · fit over {fit['points']} lengths{zeros}"
-        tiles.append(("score kept per turn (r)", f"{fit['per_turn']:.4f}", note))
-    if seconds := summary["seconds"]:
-        stages = (f"{stage.replace('_', ' ')} {_format_duration(value)}" for stage, value in seconds.items())
-        tiles.append(("time spent", _format_duration(sum(seconds.values())), " · ".join(stages)))
-    cards = "".join(
-        f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(note)}</small></div>'
-        for name, value, note in tiles
-    )
-    return f'<div class="tiles">{cards}</div>' if cards else ""
+def _render_seconds(summary: Mapping[str, Any]) -> str:
+    parts = [f"{part.replace('_', ' ')} {_format_duration(value)}" for part, value in summary["seconds"].items()]
+    return f'<p class="meta">time by the clock: {escape(", ".join(parts))}</p>' if parts else ""
 
 
 def _render_evaluation(summary: Mapping[str, Any], published: Sequence[PublishedScore]) -> str:
@@ -230,7 +207,7 @@ def _draw_lengths(series: Sequence[Series], variants: Variants) -> str:
         log_x=True,
         x_ticks=[(float(length), format_length(length)) for length in list_lengths(variants) if length > 0],
         y_text=lambda y: f"{100 * y:.0f}%",
-        width=960,
+        width=WHOLE,
         height=340,
     )
 
@@ -292,7 +269,7 @@ def _render_small_charts(curves: Curves, x_label: str) -> str:
 
 
 def _render_figure(title: str, series: Sequence[Series], x_label: str, *, wide: bool = False) -> str:
-    width, height = (960, 300) if wide else (470, 220)
+    width, height = (WHOLE, 300) if wide else (HALF, 220)
     chart = line_chart(series, x_label, width=width, height=height)
     hint = "thin lines: one per seed" if sum(line.faint for line in series) > 1 else ""
     caption = f"<figcaption>{escape(title.replace('_', ' '))}<small>{hint}</small></figcaption>"

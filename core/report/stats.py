@@ -109,11 +109,11 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     return max(0.0, centre - margin), min(1.0, centre + margin)
 
 
-def bootstrap(scores: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Return the percentile bootstrap 95% interval of the mean; the same `seed` gives the same interval."""
+def bootstrap(scores: Sequence[float]) -> tuple[float, float]:
+    """Return the percentile bootstrap 95% interval of the mean; the same scores give the same interval."""
     values = np.asarray(scores, dtype=float)
-    generator = np.random.default_rng(seed)
-    means = values[generator.integers(len(values), size=(resamples, len(values)))].mean(axis=1)
+    generator = np.random.default_rng(0)
+    means = values[generator.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
     return float(low), float(high)
 

@@ -13,28 +13,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from aiohttp import web
 from pydantic import PositiveInt, ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from core.options import Device, argparse_type
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
-from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, Retriever, move_to_gpu
+from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Retriever, move_to_gpu
 from core.retrieval.index_folder import open_retriever
 from core.retrieval.server import RetrievalServer, Wire
+from core.runs.progress import ProgressBoard, ProgressLine
 from core.serving import add_address_options, listen, read_api_key
-
-_LINE_EVERY_S = 10.0
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -86,8 +81,15 @@ def _open_retriever(args: argparse.Namespace) -> Retriever:
     corpus = Corpus(args.corpus)
     encoder = make_encoder(args.encoder, args.device)
     set_threads(args.threads)
-    with _show_progress(f"indexing {args.corpus.name}") as progress:
-        retriever = open_retriever(corpus, encoder, options, path=args.index, progress=progress)
+    label = f"indexing {args.corpus.name}"
+    with ProgressBoard(Console(stderr=True)) as board:  # it shows nothing where nothing is built
+        retriever = open_retriever(
+            corpus,
+            encoder,
+            options,
+            path=args.index,
+            progress=lambda done, total: board.show(ProgressLine(label, done, total, ended=done == total)),
+        )
     if args.index_device != "cpu":
         retriever.index = move_to_gpu(retriever.index, args.index_device)
     return retriever
@@ -112,27 +114,6 @@ def set_threads(threads: int | None) -> None:
     faiss.omp_set_num_threads(threads)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def _show_progress(label: str) -> Iterator[Progress]:
-    """Show a bar in a terminal, else a line every ten seconds and one at the end; nothing if nothing is built."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        printed = time.monotonic()
-
-        def line(done: int, total: int) -> None:
-            nonlocal printed
-            if done == total or time.monotonic() - printed >= _LINE_EVERY_S:
-                printed = time.monotonic()
-                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task(label, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from core.serving import Handler, describe_invalid, make_app
 
 Wire = Literal["search-r1", "toolorchestra"]
 
-MAX_TOPK = 1000
+DEFAULT_TOPK, MAX_TOPK = 3, 1000
 MAX_QUERIES = 1024
 MAX_HITS = 16_384
 """Bounds queries x topk of a request: a reply of that many passages has some 12 MB."""
@@ -57,14 +57,13 @@ class PageRequest(BaseModel):
 
 
 class RetrievalServer:
-    """Answers requests with a retriever; `topk` holds for a request that names none."""
+    """Answers requests with a retriever."""
 
     def __init__(
         self,
         retriever: Retriever,
         batcher: Batcher[list[ScoredPassage]],
         *,
-        topk: int = 3,
         wire: Wire = "search-r1",
         api_key: str | None = None,
     ):
@@ -72,7 +71,6 @@ class RetrievalServer:
         self.batcher = batcher
         find_page = Pages(retriever.corpus).find
         self.pages = Batcher[str | None](lambda names, _: [*map(find_page, names)])
-        self.topk = topk
         self.wire = wire
         self._api_key = api_key
         self.counts = Counter({"answered": 0, "bad_request": 0, "overloaded": 0, "failed": 0})
@@ -91,7 +89,7 @@ class RetrievalServer:
     async def retrieve(self, request: web.Request) -> web.Response:
         model = ToolOrchestraRequest if self.wire == "toolorchestra" else SearchRequest
         body = model.model_validate_json(await request.read())
-        topk = body.topk or self.topk
+        topk = body.topk or DEFAULT_TOPK
         if len(body.queries) * topk > MAX_HITS:
             message = f"topk: {len(body.queries)} queries x {topk} passages are more than {MAX_HITS}; ask for fewer"
             return self._make_error("bad_request", 400, message)
@@ -129,7 +127,7 @@ class RetrievalServer:
         except ValidationError as error:
             return self._make_error("bad_request", 400, _describe(error))
         except OverloadError as error:
-            reply = self._make_error("overloaded", 503, f"{error}; try again, or start with a larger --max-pending")
+            reply = self._make_error("overloaded", 503, f"{error}; try again")
             reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
             return reply
         except web.HTTPException:

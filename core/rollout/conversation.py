@@ -69,7 +69,6 @@ class Conversation:
         *,
         keep: int = 1,
         heading: str = SUMMARY,
-        role: str = "summary",
         trained: bool = True,
     ) -> Completion:
         """Let the policy sum the conversation up, and replace all but its first `keep` messages by the summary.
@@ -81,7 +80,7 @@ class Conversation:
             RolloutError, PolicyError: as Turns.ask; the conversation is then unchanged.
         """
         messages = [*self.messages, request]
-        completion = await self._ask(messages, role, max_new_tokens, trained)
+        completion = await self._ask(messages, "summary", max_new_tokens, trained)
         summary = self._renderer.message("user", heading, self._renderer.quote(messages[-1].ids))
         self.messages[keep:] = [summary]
         return completion

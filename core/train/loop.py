@@ -27,11 +27,10 @@ from typing import Any
 
 from core.config import AlgorithmSection, Recipe
 from core.policy.base import Policy, Roles
-from core.rollout.curriculum import Curriculum, measure_outcomes
 from core.rollout.method import Method, Regrade
 from core.rollout.rows import REFERENCE_KL, count_trained_tokens, make_rows, rows_from_groups
 from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, measure_agreement, regrade_group
-from core.rollout.stream import TaskStream
+from core.rollout.stream import Curriculum, TaskStream, measure_outcomes
 from core.runs.files import Record, read_jsonl
 from core.runs.health import Health, describe_lengths, describe_sign, measure_health
 from core.runs.progress import Progress, Show, show_rollout

@@ -76,10 +76,10 @@ class MemoryPlan:
         """Return the bytes of the phase that needs most."""
         return self.total(self.peak_phase)
 
-    def largest(self, count: int = 4) -> str:
-        """Name the largest items of the phase that needs most, with their sizes for all processes, largest first."""
+    def largest(self) -> str:
+        """Name the four largest items of the phase that needs most, with their sizes for all processes."""
         sizes = [(item.name, self.processes * getattr(item, self.peak_phase)) for item in self.items]
-        return ", ".join(f"{name} {format_bytes(size)}" for name, size in sorted(sizes, key=lambda p: -p[1])[:count])
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in sorted(sizes, key=lambda p: -p[1])[:4])
 
     def table(self) -> str:
         """Return the items in GB as lines of text, with a column for each phase."""
@@ -424,7 +424,8 @@ def available_bytes(device: torch.device) -> int:
     return min([_free_bytes_of_machine(), *_free_bytes_of_cgroups()])
 
 
-def _free_bytes_of_machine(meminfo: Path = Path("/proc/meminfo")) -> int:
+def _free_bytes_of_machine() -> int:
+    meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024

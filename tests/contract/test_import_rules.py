@@ -36,7 +36,7 @@ environments -> gateway options policy rollout sandbox text tools types
 gateway      -> options policy rollout seeds serving text types vllm_wire
 sandbox      -> options
 tools        -> options retrieval sandbox text
-retrieval    -> http_client options serving types
+retrieval    -> http_client options runs serving types
 rollout      -> algorithms config policy seeds text types
 config       -> algorithms options types
 report       -> runs types

@@ -20,8 +20,6 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
-from core.sandbox.workspace.programs import PACK, UNPACK
-
 Reason = Literal["exit", "timeout", "output_limit"]
 
 GIT = (
@@ -43,6 +41,39 @@ fi"""
 """Forgets every commit of a repository that was there before, and those of repositories in it, so that no agent finds a
 repair in them. What was tracked stays tracked, also where it is ignored. Files of submodules become files of its own.
 """
+
+PACK = """
+import marshal, os, sys
+entries = []
+for folder, folders, files in os.walk("."):
+    for name in folders:
+        path = os.path.join(folder, name)
+        entries.append((path, os.stat(path).st_mode & 0o777, 0, None))
+    for name in files:
+        path = os.path.join(folder, name)
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            entries.append((path, found.st_mode & 0o777, found.st_mtime_ns, file.read()))
+sys.stdout.buffer.write(marshal.dumps(entries))
+sys.stdout.buffer.flush()
+"""
+"""Writes the whole folder to stdout, of which every folder comes before what is in it, for UNPACK. Python that runs in
+the workspace does at once what takes a shell several programs."""
+
+UNPACK = """
+import marshal, os, sys
+for path, mode, changed, content in marshal.load(sys.stdin.buffer):
+    if content is None:
+        os.mkdir(path)
+    else:
+        with open(path, "wb") as file:
+            file.write(content)
+        os.utime(path, ns=(changed, changed))
+    os.chmod(path, mode)
+os.execvp("git", ["git", "update-index", "-q", "--refresh"])
+"""
+"""Reads that from stdin. Ends as git, which puts the inodes of these files into the index in place of those where they
+were packed."""
 
 ENVIRONMENT = {
     "HOME": "/tmp",

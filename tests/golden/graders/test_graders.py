@@ -29,13 +29,14 @@ from core.options import import_by_path
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rewards.answer_grader import AnswerGrader
-from core.rewards.boxed import boxed_reward, is_equiv
+from core.rewards.boxed import boxed_reward
 from core.rewards.math_grader import MathGrader
 from core.rewards.qa import em
 from core.rollout.method import method_spec
 from core.rollout.reward import call_reward
 from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling, Task, Trajectory, Turn
+from tests.golden.is_equiv import is_equiv
 
 HERE = Path(__file__).parent
 GRADER = MathGrader(timeout_s=60)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from core.rewards import boxed, qa
+from tests.golden.is_equiv import is_equiv
 from tests.golden.ruler.predictions import Case, cases
 
 GOLDEN = json.loads((Path(__file__).parent / "scorers.json").read_text(encoding="utf-8"))
@@ -27,7 +28,7 @@ def test_predictions_are_those_that_were_scored() -> None:
         ("sub_em", lambda c: qa.sub_em(c.response, c.answers[0])),
         ("string_match_part", lambda c: qa.string_match_part(c.response, c.answers)),
         ("boxed_reward", lambda c: boxed.boxed_reward(c.response, c.answers)),
-        ("is_equiv", lambda c: boxed.is_equiv(*c.latex)),
+        ("is_equiv", lambda c: is_equiv(*c.latex)),
     ],
 )
 def test_score_is_the_official_one(name: str, score: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.inspect.tokens import show_piece, show_text, write_record_view
+from core.inspect.view import show_piece, show_text, write_record_view
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts, record_rollout
 from core.types import Completion, Task, Trajectory, Turn
 from tests import kit

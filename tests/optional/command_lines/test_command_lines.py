@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from core.inspect.drift import DriftChecker
-from core.inspect.tokens import find_segments, write_record_view
+from core.inspect.view import find_segments, write_record_view
 from core.runs.record import read_rollouts
 from tests.optional.command_lines.actor import RIGHT, WRONG, Actor, call, find_program, set_stage
 from tests.unit.gateway.model import check

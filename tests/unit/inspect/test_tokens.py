@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from core.inspect.tokens import MAX_PIECE, show_piece, show_text, write_view
-from core.inspect.view import main
+from core.inspect.view import MAX_PIECE, main, show_piece, show_text, write_view
 from core.runs.record import RolloutLog, record_rollout
 from core.runs.run_folder import RunFolder
 from core.types import EDGE, Completion, Task, Trajectory, Turn

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.boxed import find_boxed, is_equiv, normalize_math
+from core.rewards.boxed import find_boxed
 
 balanced = st.recursive(
     st.text(alphabet="ab= \\", max_size=5),
@@ -18,9 +17,3 @@ balanced = st.recursive(
 def test_what_is_boxed_comes_back(content: str, before: str) -> None:
     text = before.replace("\\", "") + "\\boxed{" + content + "}"
     assert find_boxed(text + "} after") == content
-
-
-def test_malformed_latex_is_an_error_here_and_text_there() -> None:
-    with pytest.raises(ValueError, match="without an argument"):
-        normalize_math("2\\sqrt")
-    assert is_equiv("2\\sqrt", "2\\sqrt")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rollout.curriculum import REST, Curriculum, measure_outcomes
+from core.rollout.stream import REST, Curriculum, measure_outcomes
 from core.types import Task, Trajectory
 
 AGREED, HALF, RARE = (1.0, 0.0), (0.5, 0.5), (0.1, 0.3)

@@ -15,7 +15,7 @@ from benchmarks.harness.plan import EvaluationError
 from benchmarks.heldout import evaluate as command
 from benchmarks.heldout.evaluate import HeldoutPlan, evaluate
 from core.data import write_jsonl
-from core.inspect.tokens import write_record_view
+from core.inspect.view import write_record_view
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
