@@ -79,11 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if options.out.exists():
         raise ValueError(f"{options.out} is there already; choose another --out")
-    rollouts = (
-        rollout
-        for rollout in read_dump(find_record(options.run_dir, options.seed))
-        if options.task in (None, rollout.task_id) and options.step in (None, rollout.step)
-    )
+    rollouts = read_dump(find_record(options.run_dir, options.seed))
     if options.to == "record":
         count = write_record(rollouts, options.out)
     else:
@@ -99,7 +95,5 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="a folder that a run has left, or a file of rollouts")
     parser.add_argument("--to", choices=(*FORMATS, "record"), required=True)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")
-    parser.add_argument("--task", metavar="ID", help="the rollouts of this task (default: all)")
-    parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step (default: all)")
     parser.add_argument("--seed", type=int, help="which seed of a run, if there are several")
     return parser

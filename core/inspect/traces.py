@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
         require_package(options.to)
     for seed in folder.seeds:
         path = folder.rollouts_path(seed)
-        rollouts = choose_rollouts(read_rollouts(path), options.task, options.step)
+        rollouts = choose_rollouts(read_rollouts(path), None, options.step)
         if not rollouts:
             continue
         traces = make_traces(rollouts, path.stat().st_mtime_ns)
@@ -267,6 +267,5 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
     parser.add_argument("--to", choices=("mlflow", "wandb", "file"), required=True)
-    parser.add_argument("--task", metavar="ID", help="the rollouts of this task, over all steps")
-    parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step")
+    parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step (default: the last one)")
     return parser

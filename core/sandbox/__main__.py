@@ -1,6 +1,6 @@
 """Run one file in the sandbox and print the result as JSON.
 
-tokentrue sandbox FILE [--timeout S] [--memory MB] [--backend B] [--unsafe-local]
+tokentrue sandbox FILE [--backend B] [--unsafe-local]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from core.sandbox.backends import ISOLATED
-from core.sandbox.result import SandboxLimits, SandboxUnavailable
+from core.sandbox.result import SandboxUnavailable
 from core.sandbox.sandbox import Sandbox
 
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
-        sandbox = Sandbox(SandboxLimits(timeout_s=options.timeout, memory_mb=options.memory), options.backend)
+        sandbox = Sandbox(backend=options.backend)
         result = asyncio.run(sandbox.run(options.file.read_text()))
     except (SandboxUnavailable, OSError, ValueError) as problem:
         parser.exit(2, f"{problem}\n")
@@ -34,8 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue sandbox", description="run a file in the sandbox")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--timeout", type=float, default=SandboxLimits().timeout_s, metavar="S")
-    parser.add_argument("--memory", type=int, default=SandboxLimits().memory_mb, metavar="MB")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--backend", choices=("auto", *ISOLATED), default="auto")
     kind.add_argument(
