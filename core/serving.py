@@ -188,6 +188,21 @@ def add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
     )
 
 
+def serve_app(args: argparse.Namespace, open_app: Callable[[str | None], tuple[web.Application, str]]) -> None:
+    """Serve until the process is ended. `open_app` takes the API key; it returns the application and what it serves.
+
+    A ValueError, such as that of `read_api_key`, ends the process with its message.
+    """
+    with listen(args.host, args.port) as listener:
+        try:
+            app, about = open_app(read_api_key(args.host, args.api_key_file))
+        except ValueError as error:
+            sys.exit(str(error))
+        host, port = listener.getsockname()[:2]
+        print(f"serving {about} on http://{host}:{port}", flush=True)
+        web.run_app(app, sock=listener, handler_cancellation=True, access_log=None, print=None)
+
+
 def read_api_key(host: str, file: Path | None) -> str | None:
     """Return the key for a server that listens on `host`, None if it needs none.
 

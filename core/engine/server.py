@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import secrets
-import sys
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from core.hub import resolve
 from core.options import Device, argparse_type
 from core.policy.sglang import ROUTING_HEADER
 from core.policy.vllm import SESSION_HEADER
-from core.serving import add_address_options, listen, make_app, read_api_key
+from core.serving import add_address_options, make_app, serve_app
 from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.types import Completion, Sampling
 
@@ -261,27 +260,23 @@ class Server:
 
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    with listen(args.host, args.port) as listener:
-        try:
-            api_key = read_api_key(args.host, args.api_key_file)
-            folder = resolve(args.model)
-            tokenizer = find_tokenizer(folder)
-            engine = Engine.from_pretrained(
-                folder,
-                dtype=args.dtype,
-                device=args.device,
-                max_model_len=args.max_model_len,
-                kv_tokens=args.kv_tokens,
-                max_num_seqs=args.max_num_seqs,
-                decode=None if tokenizer is None else tokenizer.decode,
-            )
-        except ValueError as error:
-            sys.exit(str(error))
-        policy = EmbeddedPolicy(engine, threaded=True)
-        server = Server(policy, args.model, tokenizer, api_key=api_key, weights_root=args.weights_root)
-        host, port = listener.getsockname()[:2]
-        print(f"serving {args.model} on http://{host}:{port}", flush=True)
-        web.run_app(server.app(), sock=listener, handler_cancellation=True, access_log=None, print=None)
+    serve_app(args, lambda api_key: (open_server(args, api_key).app(), args.model))
+
+
+def open_server(args: argparse.Namespace, api_key: str | None) -> Server:
+    folder = resolve(args.model)
+    tokenizer = find_tokenizer(folder)
+    engine = Engine.from_pretrained(
+        folder,
+        dtype=args.dtype,
+        device=args.device,
+        max_model_len=args.max_model_len,
+        kv_tokens=args.kv_tokens,
+        max_num_seqs=args.max_num_seqs,
+        decode=None if tokenizer is None else tokenizer.decode,
+    )
+    policy = EmbeddedPolicy(engine, threaded=True)
+    return Server(policy, args.model, tokenizer, api_key=api_key, weights_root=args.weights_root)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ import yaml
 
 from core.inspect.dumps import read_dump
 from core.options import show_errors
-from core.report import read_style
+from core.report import begin_page
 from core.rewards.answer_grader import is_accepted
 from core.runs.files import is_newest, write_text
 from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn, read_rollouts
@@ -132,15 +132,10 @@ def render_view(name: str, rollouts: Sequence[SeededRollout]) -> str:
     data = base64.b64encode(gzip.compress(json.dumps(pack_rollouts(rollouts)).encode(), 6, mtime=0)).decode()
     script = _read("view.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     title = escape(show_text(f"{name}: rollouts"))
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{title}</title><style>{read_style()}{_read('view.css')}</style></head><body>"
-        f'<header><h1>{title}</h1> <span class="muted" id="count"></span>'
+        begin_page(title, _read("view.css"), f"; script-src 'sha256-{digest}'")
+        + f'<header><h1>{title}</h1> <span class="muted" id="count"></span>'
         '<div class="tools"><input id="search" placeholder="search ( / )" aria-label="search">'
         '<span id="tints"></span><small id="legend"></small><small>? shows the keys</small></div>'
         '<dl id="help" hidden></dl></header><nav id="list"></nav><main id="main"></main>'

@@ -10,13 +10,13 @@ from typing import Any
 
 from core.report import stats, table
 from core.report.console import print_summary
-from core.report.html import read_style, render_figure, render_page
+from core.report.html import begin_page, render_figure, render_page
 from core.report.summary import build_summary
 from core.report.table import PublishedScore, render_table
 from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
 
-__all__ = ["PublishedScore", "build_summary", "print_summary", "read_style", "stats", "table", "write_report"]
+__all__ = ["PublishedScore", "begin_page", "build_summary", "print_summary", "stats", "table", "write_report"]
 
 
 def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, Any]:

@@ -64,8 +64,19 @@ class SafeHtml(str):
 
 
 def read_style() -> str:
-    """Return the style sheet that all pages of a run share."""
     return Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+
+
+def begin_page(title: str, style: str = "", policy: str = "") -> str:
+    """Begin a page of a run, which loads nothing. `title` is HTML; `policy` allows more than the style sheets."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        '<meta http-equiv="Content-Security-Policy" '
+        f"content=\"default-src 'none'; style-src 'unsafe-inline'{policy}\">"
+        f"<title>{title}</title><style>{read_style()}{style}</style></head><body>"
+    )
 
 
 def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequence[PublishedScore]) -> str:
@@ -93,12 +104,7 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
     commit = (versions.get("git") or "unknown")[:10]
     made_with = escape(f"{machine} · torch {versions.get('torch') or '?'} · commit {commit}")
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{method} · {preset}</title>"
-        f"<style>{read_style()}</style></head><body><main>"
+        f"{begin_page(f'{method} · {preset}')}<main>"
         f'<header class="top"><p class="kicker">run report</p><h1>{method}</h1>'
         f'<p class="meta">preset <b>{preset}</b> · seeds <b>{", ".join(map(str, summary["seeds"])) or "–"}</b> · '
         f"{made_with}</p>{_render_seconds(summary)}<nav>{links}</nav></header>"

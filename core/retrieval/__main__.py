@@ -29,23 +29,19 @@ from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Retriever,
 from core.retrieval.index_folder import open_retriever
 from core.retrieval.server import RetrievalServer, Wire
 from core.runs.progress import ProgressBoard, ProgressLine
-from core.serving import add_address_options, listen, read_api_key
+from core.serving import add_address_options, serve_app
 
 
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    with listen(args.host, args.port) as listener:
-        try:
-            api_key = read_api_key(args.host, args.api_key_file)
-            retriever = _open_retriever(args)
-        except ValueError as error:
-            sys.exit(str(error))
+
+    def open_app(api_key: str | None) -> tuple[web.Application, str]:
+        retriever = _open_retriever(args)
         batcher = Batcher(retriever.search, prepare=lambda: set_threads(args.threads))
-        server = RetrievalServer(retriever, batcher, wire=args.wire, api_key=api_key)
-        host, port = listener.getsockname()[:2]
         about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
-        print(f"serving {about} on http://{host}:{port}", flush=True)
-        web.run_app(server.make_app(), sock=listener, handler_cancellation=True, access_log=None, print=None)
+        return RetrievalServer(retriever, batcher, wire=args.wire, api_key=api_key).make_app(), about
+
+    serve_app(args, open_app)
 
 
 def make_parser() -> argparse.ArgumentParser:
