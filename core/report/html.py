@@ -309,8 +309,8 @@ def _render_rollouts(folder: RunFolder) -> str:
     if not (folder.path / VIEW_FILE).is_file():
         return ""
     return (
-        f'<p><a href="{VIEW_FILE}">The tokens of the rollouts</a>: mask, log-probs, advantages, groups. The command '
-        "<code>tokentrue inspect view FILE</code> shows those of one evaluation, a FILE of evaluation/*.jsonl.gz.</p>"
+        f'<p><a href="{VIEW_FILE}">The tokens of the rollouts</a>: mask, log-probs, advantages, groups. '
+        "Those of one evaluation: tokentrue inspect view FILE, with a FILE of evaluation/*.jsonl.gz.</p>"
     )
 
 
