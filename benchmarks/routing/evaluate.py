@@ -107,7 +107,7 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
     """Return variant -> prompt -> mean probability of `strong`, from the saved results; note what each price bought.
 
     Raises:
-        EvaluationError: the run has no result of the data `test`.
+        EvaluationError: the run has no result of the data `test`, or one of replies without a probability.
     """
     results = [result for result in folder.evaluations() if result.data == "test"]
     if not results:
@@ -124,7 +124,13 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
         if failed:
             notes.append(f"{result.variant}, seed {result.seed}: {len(failed)} rollouts failed and have no score.")
         prompts = found.setdefault(f"{result.variant}, seed {result.seed} (policy)", defaultdict(list))
-        named = result.measures.get("p_strong", [None] * result.n)  # missing where no reply named a model
+        unnamed = [None] * result.n  # where no reply named a model
+        named, weak, malformed = (result.measures.get(name, unnamed) for name in ("p_strong", "p_weak", "malformed"))
+        if any(bad == 0 and not (p or q) for p, q, bad in zip(named, weak, malformed, strict=True)):
+            raise EvaluationError(
+                f"{folder.path}: {result.variant} named a model in more than one token, of which no probability is "
+                "known; train and evaluate with toolorchestra.max_tokens=1 and names of one token"
+            )
         for task_id, p in zip(result.notes["task_ids"], named, strict=True):
             if task_id not in failed:
                 prompts[questions[task_id]].append(p or 0.0)

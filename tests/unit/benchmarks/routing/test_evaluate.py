@@ -95,7 +95,11 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
     assert "| 0.1 | 50.0 | 100.0 | 0.950 |" in notes[0]
     assert "| 0.5 | 0.0 | 50.0 | -0.250 |" in notes[0]
     measures = {name: column for name, column in result.measures.items() if name != "p_strong"}
-    folder.save_evaluation(replace(result, measures=measures))  # as if no reply had named a model
+    folder.save_evaluation(replace(result, measures=measures))  # as if models had been named in several tokens
+    with pytest.raises(EvaluationError, match=r"max_tokens=1"):
+        read_scores(folder, [])
+    measures["malformed"] = [1.0] * 4  # as if no reply had named a model
+    folder.save_evaluation(replace(result, measures=measures))
     assert read_scores(folder, []) == {"trained, seed 0 (policy)": {"prompt 0": 0.0, "prompt 1": 0.0}}
 
 
