@@ -128,10 +128,11 @@ class Notebook:
             del self._answered[before:]
             return ProgramResult(ENDED.format(status=report.killed), None, failed=True)
         self._ran.append(program)
-        text = report.printed.strip("\n")
-        if report.characters > self._characters:
+        shown = self._characters  # of a report that the program wrote itself, too
+        text, error = report.printed[:shown].strip("\n"), report.error[:shown]
+        if report.characters > shown:
             text += CUT.format(characters=report.characters)
-        return ProgramResult("\n".join(filter(None, (text, report.error))) or NOTHING, report.final, report.error != "")
+        return ProgramResult("\n".join(filter(None, (text, error))) or NOTHING, report.final, error != "")
 
     def _count_asked(self, first: int = 0) -> int:
         return sum(len(asks) for asks, _ in self._answered[first:])
