@@ -58,7 +58,8 @@ def _change(pairs: Sequence[Matched]) -> dict[str, Any]:
     for name in task_numbers(pairs[0][0]):
         by_seed = [_differences(name, *pair) for pair in pairs]
         if all(by_seed):
-            change["measures"][name] = paired_ci(by_seed).to_json()
+            known = [len(differences) for differences in by_seed] == [len(places) for _, _, places in pairs]
+            change["measures"][name] = paired_ci(by_seed, same_tasks=same_tasks and known).to_json()
     return change
 
 

@@ -95,6 +95,17 @@ def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFold
     assert shared["ci95"][1] > own["ci95"][1]
 
 
+def test_the_change_of_a_measure_counts_tasks_that_all_seeds_share_once_as_that_of_a_score_does(
+    empty: RunFolder,
+) -> None:
+    for variant, right in (("trained", [1.0, 0.0, 0.0, 0.0]), ("untrained", [0.0] * 4)):
+        for seed in (0, 1, 2):
+            more = {"measures": {"same": right}, "notes": {"task_ids": list("abcd")}}
+            empty.save_evaluation(result(variant, 0, right, seed, **more))
+    change = build_summary(empty)["changes"]["untrained"]["0"]
+    assert change["measures"]["same"] == change["official"]
+
+
 def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     summary = write_report(run)
     assert json.loads((run.path / "summary.json").read_text()) == summary
