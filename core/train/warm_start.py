@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from core.config import OptimizerSection, Recipe, RecipeError, RejectionSection, SupervisedSection
+from core.config import Recipe, RecipeError, RejectionSection, SupervisedSection
 from core.engine import weights
 from core.engine.lora import add_adapters
 from core.hub import resolve
@@ -99,25 +99,16 @@ def train_supervised(
 ) -> None:
     """Train the model `start` on the first `steps` batches, log each step as `stage`, and save to `folder`.
 
-    The rate of `config` warms up, then falls linearly to 0 at the last step; other settings are those of RL.
+    The rate of `config` warms up, then falls linearly to 0 at the last step, and weights decay by 0.01; other settings
+    are those of RL.
     The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
     SAVE_SECONDS of work earlier, and ends with the same weights.
 
     Raises:
         TrainingError: all optimizer steps were skipped, several in a row.
     """
-    optimizer = OptimizerSection(
-        name=recipe.optimizer.name,
-        lr=config.lr,
-        lr_warmup_steps=config.lr_warmup_steps,
-        lr_scheduler_type="linear",
-        lr_decay_steps=steps,
-        weight_decay=0.01,
-        max_tokens_per_pack=recipe.optimizer.max_tokens_per_pack,
-        frozen=recipe.optimizer.frozen,
-        gradient_checkpointing=recipe.optimizer.gradient_checkpointing,
-        cpu_offload=recipe.optimizer.cpu_offload,
-    )
+    rate = {"lr": config.lr, "lr_warmup_steps": config.lr_warmup_steps, "lr_scheduler_type": "linear"}
+    optimizer = recipe.optimizer.model_copy(update={**rate, "lr_decay_steps": steps, "weight_decay": 0.01})
     partial = folder.with_name(f".{folder.name}.partial")
     with Progress(steps, label=label or stage.replace("_", " "), show=show) as progress:
         progress.tell("loading the model")

@@ -80,3 +80,23 @@ def test_frozen_weights_stay_in_the_warm_start_too(model, tmp_path, monkeypatch)
     before, after = (load_file(path / "model.safetensors") for path in (model, folder))
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert same == {name for name in before if "layers.0." in name}
+
+
+def test_other_settings_of_the_optimizer_are_those_of_rl(model, tmp_path, monkeypatch):
+    class Seen(Exception):
+        pass
+
+    def look(network, optimizer, **options):
+        raise Seen(optimizer)
+
+    world = World(demonstrate=lambda *_: iter([[((1, 2), (3, 4))]]), in_order=True)
+    monkeypatch.setattr(module, "find_world", lambda method, name: world)
+    monkeypatch.setattr(module, "Trainer", look)
+    overrides = ["optimizer.bf16_autocast=false", "optimizer.clip_grad=0.5", "optimizer.beta2=0.9"]
+    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", *overrides])
+    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, batch_size=1)})
+    with pytest.raises(Seen) as seen:
+        run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+    (used,) = seen.value.args
+    assert (used.bf16_autocast, used.clip_grad, used.beta2) == (False, 0.5, 0.9)
+    assert (used.lr, used.weight_decay) == (recipe.warm_start.lr, 0.01)
