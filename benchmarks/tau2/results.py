@@ -27,16 +27,20 @@ from core.runs.run_folder import RunFolder
 
 
 def tau2_result(cell: EvalCell, samples: Samples) -> EvalResult:
-    """Build the result of one variant on one domain: scores and measures are a task's means over its trials."""
+    """Build the result of one variant on one domain: scores are a task's means over its trials.
 
-    def means(value: Callable[[Sample], float]) -> list[float]:
-        return [fmean(map(value, of_task)) for of_task in samples]
+    Measures are those over its trials that did not fail: what a failed one has cost is not known.
+    """
+    graded = [[sample for sample in of_task if not sample.failed] for of_task in samples]
+
+    def means(value: Callable[[Sample], float]) -> list[float | None]:
+        return [fmean(map(value, of_task)) if of_task else None for of_task in graded]
 
     stats = tau2_statistics({cell.data.removeprefix("tau2-"): flat(samples)})
     return build_result(
         cell,
         samples,
-        scores={"official": means(is_solved)},
+        scores={"official": [fmean(map(is_solved, of_task)) for of_task in samples]},
         measures={
             "cost": means(read_cost),
             "turns": means(lambda sample: sample.turns),

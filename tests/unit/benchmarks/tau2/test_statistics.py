@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.harness.samples import Sample
+from benchmarks.tau2.results import tau2_result
 from benchmarks.tau2.statistics import tau2_statistics
 from core.report.stats import wilson
-from tests.unit.benchmarks.conftest import make_sample
+from tests.unit.benchmarks.conftest import CELL, make_sample
 
 
 def trial(
@@ -48,3 +51,14 @@ def test_a_failure_counts_as_not_solved_and_is_counted_and_leaves_cost_and_calls
     assert stats.terminations == {"user_stop": 1, "infrastructure_error": 1, "max_steps": 1}
     assert (stats.cost, stats.calls) == (pytest.approx(0.3), {"expert-1": 1.0, "expert-2": 0.5})
     assert (stats.histogram, stats.not_judged) == ({0: 1, 3: 1}, 1)
+
+
+def test_a_failed_trial_has_the_score_0_and_no_known_cost() -> None:
+    lost = {"status": "failed", "failure": "deadline", "turns": 0, "graded": {"score": None, "simulation": None}}
+    samples = [
+        [trial("a", 0, True, cost=0.5), make_sample("a", 1, **lost)],
+        [make_sample("b", 0, **lost), make_sample("b", 1, **lost)],
+    ]
+    result = tau2_result(replace(CELL, data="tau2-retail"), samples)
+    assert result.scores["official"] == [0.5, 0.0]
+    assert (result.measures["cost"], result.measures["turns"]) == ([0.5, None], [1.0, None])
