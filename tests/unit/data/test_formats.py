@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,10 @@ def test_messages_before_the_question_are_kept_or_refused(record: dict[str, Any]
         ({"question": 7, "answer": "72"}, r"field 'question': must be a non-empty string, is 7"),
         ({"question": "Who?", "golden_answers": [1995]}, r"Fix: write it as a text: \"1995\""),
         ({"id": {"a": 1}, "question": "Who?", "answer": "72"}, r"field 'id': must be a text or an integer"),
+        ({"id": 7.5, "question": "Who?", "golden_answers": ["72"]}, r"field 'id': must be a text or an integer"),
+        ({"id": True, "question": "Who?", "answer": "B", "answer_type": "x"}, r"field 'id': must be a text or an"),
+        ({"question": "Who?", "answer": "B", "answer_type": ["x"]}, r"field 'answer_type': must be a text or an"),
+        ({"question": "Who?", "answer": "B", "answer_type": "x", "category": {}}, r"field 'category': must be a text"),
         ({"prompt": [WHO], "reward_model": {"ground_truth": {"a": 1}}}, r"'reward_model\.ground_truth': must be"),
         ({"prompt": [WHO], "reward_model": "72"}, r"field 'reward_model': must be an object"),
         ({"chosen": "a", "rejected": "b"}, r"unknown format with fields chosen, rejected\. Fix: name the question"),
@@ -113,6 +118,22 @@ def test_what_cannot_be_right_is_refused(record: dict[str, Any], says: str, tmp_
         read(tmp_path, record)
     assert f"{tmp_path / 'x.jsonl'}:1: " in str(caught.value)
     assert "Fix: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "metadata"),
+    [
+        ({"problem": "Who?", "answer": "7", "url": "u", "year": 2024}, {"url": "u", "year": 2024}),
+        ({"problem": "Who?", "answer": "7", "url": None, "year": math.nan, "metadata": "kept"}, {"metadata": "kept"}),
+        ({"problem": "Who?", "answer": "7", "metadata": {"a": 1}, "context": ["left out"]}, {"a": 1}),
+        ({"prompt": [WHO], "reward_model": {"ground_truth": "7"}, "data_source": math.nan}, {}),
+    ],
+)
+def test_metadata_are_what_the_record_says_without_its_gaps(
+    record: dict[str, Any], metadata: dict[str, Any], tmp_path: Path
+) -> None:
+    (task,) = read(tmp_path, record)
+    assert (task.metadata, task.context) == (metadata, "")
 
 
 def test_a_judge_can_compare_with_a_long_answer(tmp_path: Path) -> None:
