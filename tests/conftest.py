@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sglang-url", help="a real SGLang server, for tests/contract/test_policy.py (see there)")
     parser.addoption("--vllm-url", help="a real vLLM server, for the same")
     parser.addoption("--long", type=float, default=0.0, help="runs long tests too, each for so many minutes")
-    parser.addoption("--fuzz", type=int, default=2000, help="cases of each fuzz test, such as 100000")
+    parser.addoption("--fuzz", type=int, default=1000, help="cases of each fuzz test, such as 100000")
 
 
 def pytest_configure(config: pytest.Config) -> None:

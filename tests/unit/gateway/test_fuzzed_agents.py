@@ -15,7 +15,7 @@ from .templates import FORMATS, TEMPLATES, make_tokenizer
 @pytest.mark.parametrize("history", ["sampled", "template"])
 async def test_fuzzed_agents_train_each_sampled_token_once_in_its_own_context(history, fuzz_cases):
     seen: Counter[str] = Counter()
-    for seed in range(fuzz_cases // 20):
+    for seed in range(fuzz_cases // 10):
         rng = random.Random(f"{history} {seed}")
         name = rng.choice(list(TEMPLATES))
         model = RandomModel(make_tokenizer(name), FORMATS[name], seed=seed)

@@ -6,6 +6,7 @@ import pickle
 import shutil
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from torch._inductor import config
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection, RecipeError
 from core.engine import lora, weights
-from core.engine.model import CausalLM
+from core.engine.model import CausalLM, compile_for_all_lengths
 from core.train.command import require_compiler
 from core.train.packing import pack_rows
 from core.train.trainer import Trainer
@@ -39,6 +40,15 @@ def fresh_graphs() -> Iterator[None]:
 @pytest.fixture
 def needs_compiler() -> None:
     kit.require(shutil.which("g++"), kit.COMPILER)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let graphs be made and differentiated as ever, but not compiled to C++, which takes most of a minute."""
+    compile_for_all_lengths.cache_clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    yield
+    compile_for_all_lengths.cache_clear()
 
 
 def take_step(
@@ -84,7 +94,7 @@ def test_all_layers_share_graphs_and_have_the_gradients_of_eager_layers(tmp_path
         assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), plain.parameters(), strict=True))
 
 
-def test_packs_of_thousands_of_tokens_take_two_more_graphs(qwen2, needs_compiler):
+def test_packs_of_thousands_of_tokens_take_two_more_graphs(qwen2, traced):
     model = weights.load(qwen2, device="cpu")
     trainer = Trainer(model, OptimizerSection(lr=0.0, max_tokens_per_pack=5000), compiled=True)
     for tokens in (100, 200, 4200, 4500, 5000):
@@ -93,7 +103,7 @@ def test_packs_of_thousands_of_tokens_take_two_more_graphs(qwen2, needs_compiler
     assert counters["stats"]["unique_graphs"] == 4
 
 
-def test_what_no_graph_is_made_for_any_more_is_computed_as_it_is_written(qwen2, needs_compiler):
+def test_what_no_graph_is_made_for_any_more_is_computed_as_it_is_written(qwen2, traced):
     with torch._dynamo.config.patch(recompile_limit=1):
         for rank in (0, 4):  # adapters would need graphs of their own
             exact, found = (take_step(qwen2, compiled, rank=rank)[1] for compiled in (False, True))
@@ -101,7 +111,7 @@ def test_what_no_graph_is_made_for_any_more_is_computed_as_it_is_written(qwen2, 
     assert counters["stats"]["unique_graphs"] == 2
 
 
-def test_compiled_layers_go_with_checkpointing_and_adapters_in_bfloat16(qwen2, needs_compiler):
+def test_compiled_layers_go_with_checkpointing_and_adapters_in_bfloat16(qwen2, traced):
     options = {"dtype": "bfloat16", "rank": 4, "gradient_checkpointing": True, "max_tokens_per_pack": 64}
     (_, exact), (_, found) = (take_step(qwen2, compiled, **options) for compiled in (False, True))
     assert found.keys() == exact.keys()
