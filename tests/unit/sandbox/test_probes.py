@@ -125,8 +125,8 @@ def test_probe_gets_out_without_a_sandbox(probe: Probe, user: str) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_many_runs_at_once_leak_nothing(backend: str) -> None:
-    """200 runs, 16 at once. By hand: `python -m tests.unit.sandbox.honeypot me landlock 1000`."""
-    done = outcomes("me", backend, "200")
+    """96 runs, 16 at once. By hand: `python -m tests.unit.sandbox.honeypot me landlock 1000`."""
+    done = outcomes("me", backend, "96")
     assert done["wrong"] == []
     assert done["after"] == done["before"]
     assert done["grown_mb"] < 32

@@ -34,6 +34,7 @@ def optimized(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {str(i): weight.detach().clone() for i, weight in enumerate(trainer._optimized)}
 
 
+@pytest.mark.parametrize("any_model", ["qwen2_tied_yarn", "qwen3_5"], indirect=True)
 @each_kind
 @each_dtype
 def test_offloaded_steps_are_those_of_an_ordinary_run_to_the_last_bit(any_model, dtype, lora):
