@@ -249,8 +249,3 @@ def test_positions_that_are_overridden_and_ids_of_the_hub_are_well(cluster: Clus
     job = launch.make_job(recipe, "verl", cluster.out)
     assert job.folders == {}
     assert list(job.find_local_problems()) == []
-
-
-def test_an_evaluation_that_is_never_made_needs_no_data(cluster: Cluster) -> None:
-    assert cluster.run("data.eval=nowhere.jsonl", "run.eval_every=0") == 0
-    assert not (cluster.out / "data/eval.parquet").exists()
