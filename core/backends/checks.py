@@ -94,9 +94,9 @@ def refuse_embedded_only(recipe: Recipe, backend: str, also: Collection[str] = (
 
 
 def refuse_on_cluster(
-    recipe: Recipe, backend: str, also: Collection[str] = (), served: Collection[str] | None = None
+    recipe: Recipe, backend: str, engine: str, also: Collection[str] = (), served: Collection[str] | None = None
 ) -> None:
-    """Raise RecipeError for what no backend of a cluster can do.
+    """Raise RecipeError for what no backend of a cluster can do, or not with this rollout engine.
 
     The job itself serves the roles in `served`; None says that it cannot serve any.
     """
@@ -112,6 +112,11 @@ def refuse_on_cluster(
     if recipe.rollout.top_p != 1:
         raise RecipeError(
             f"rollout.top_p is {recipe.rollout.top_p}; on {backend} rows are trained without top-p, set it to 1"
+        )
+    if recipe.rollout.top_k > 0 and engine == "vllm":
+        raise RecipeError(
+            f"rollout.top_k is {recipe.rollout.top_k}, and vLLM's log-probs are of the tokens it leaves, while rows "
+            "are trained without it; set it to -1"
         )
     if recipe.trained_roles:
         raise RecipeError(

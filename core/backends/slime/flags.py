@@ -61,7 +61,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
             f"preset {recipe.preset!r} has no section `slime`, which says what the cluster is; "
             "use a preset that has one, such as --preset seed, or add it (core/config/clusters.py)"
         )
-    refuse_on_cluster(recipe, slime.framework, served=slime.roles)
+    refuse_on_cluster(recipe, slime.framework, FRAMEWORKS[slime.framework].engine, served=slime.roles)
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size
     if batch_size(recipe) * recipe.algorithm.num_steps_per_rollout != rollouts:
         raise RecipeError(

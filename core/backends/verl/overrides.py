@@ -36,7 +36,7 @@ def cluster(recipe: Recipe) -> VerlSection:
         RecipeError: the recipe needs what verl cannot do.
     """
     verl, optimizer = recipe.verl or VerlSection(), recipe.optimizer
-    refuse_on_cluster(recipe, "verl", also=("model.lora",))
+    refuse_on_cluster(recipe, "verl", verl.engine, also=("model.lora",))
     if recipe.model.max_model_len is None:
         raise RecipeError(
             "model.max_model_len is null, and verl must know its longest row; set it to the engine's limit"

@@ -157,7 +157,7 @@ async def test_an_evaluation_opens_the_trained_critic(qwen2: Path, tmp_path: Pat
 
 def test_what_has_no_place_for_a_second_policy_says_so(qwen2: Path) -> None:
     with pytest.raises(RecipeError, match=r"roles\.critic is trained beside the policy, which slime has no place for"):
-        refuse_on_cluster(replace_keys(make_recipe(qwen2, kl_coef=0.0), {"model.dtype": "bfloat16"}), "slime")
+        refuse_on_cluster(replace_keys(make_recipe(qwen2, kl_coef=0.0), {"model.dtype": "bfloat16"}), "slime", "sglang")
     with pytest.raises(RecipeError, match=r"--baseline rejection trains one policy, and roles\.critic is trained, too"):
         check_baseline(make_recipe(qwen2, rejection={"lr": 1e-3}), "rejection")
     ahead = {

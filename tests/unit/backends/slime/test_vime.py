@@ -106,6 +106,7 @@ def test_a_flag_under_its_own_name_goes_before_a_renamed_one() -> None:
         ),
         ("vime", "slime.flags.--vllm-server-concurrency=2", "already in group VLLM"),
         ("vime", "algorithm.loss_mode=dppo_tv", "loss_mode=dppo_tv is no loss of vime; use vanilla, gspo, cispo"),
+        ("vime", "rollout.top_k=20", "rollout.top_k is 20, and vLLM's log-probs"),
         ("vime", "algorithm.router_aux_loss_coef=0.1", "for the embedded backend alone; on vime set"),
     ],
 )

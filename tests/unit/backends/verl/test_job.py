@@ -200,6 +200,7 @@ BROKEN: list[tuple[str, str]] = [
     ("run.seeds=[1, 2]", "verl trains one seed per job; set run.seeds=[1]"),
     ("model.dtype=float32", "set model.dtype=bfloat16"),
     ("rollout.top_p=0.9", "rollout.top_p is 0.9"),
+    ("rollout.top_k=20", "rollout.top_k is 20, and vLLM's log-probs"),
     ("roles={judge: 'model:/data/judge'}", "roles.judge=http://HOST:PORT"),
     ("algorithm.dynamic_sampling=true", "algorithm.dynamic_sampling"),
     ("optimizer.lr_scheduler_type=linear", "optimizer.lr_scheduler_type is linear"),
