@@ -243,7 +243,7 @@ class CodingAgent(Method):
         Raises:
             RolloutError: the clean copy cannot be made (kind `workspace`).
         """
-        key = (task.task_id, diff)
+        key = (task.task_id, repository.statement, diff)  # ids are unique within a file, and --eval has another one
         async with self.grades.hold(key) as graded:
             if graded is not None:
                 return graded, True

@@ -37,6 +37,18 @@ async def test_rollouts_at_once_are_graded_once(
     assert (again.reward, again.metrics["grade_remembered"], len(graded)) == (1.0, 0.0, 3)
 
 
+async def test_tasks_of_two_files_with_one_id_have_grades_of_their_own(
+    isolation: None, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def judge(workspace: Any, repository: Any, diff: bytes, timeout_s: float) -> DiffGrade:
+        return DiffGrade("solved" if "held out" in repository.statement else "tests_failed")
+
+    monkeypatch.setattr(rollout, "grade", judge)
+    method = make(tokenizer)
+    held_out = replace(TASK, metadata={**TASK.metadata, "problem_statement": "held out"})
+    assert [(await method.grade(task, read_task(task), b""))[0].reward for task in (TASK, held_out)] == [0.0, 1.0]
+
+
 async def test_who_has_waited_in_vain_works_beside_the_others() -> None:
     remembered: Remembered[int] = Remembered(2)
     working = most = 0
