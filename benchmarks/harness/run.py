@@ -27,7 +27,7 @@ from core.runs.record import record_rollout
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer
 from core.train import open_frozen_model
-from core.types import Completion, Sampling, Task, Trajectory
+from core.types import Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,6 @@ class OpenVariant:
     policies: Mapping[str, Policy]
     """Names every role that the method asks."""
     tokenizer: Tokenizer | None
-    calls: Callable[[Task], int] | None = None
-    """Counts the calls of a task ahead of time; progress then counts calls and not samples."""
 
 
 Grade = Callable[[Task, Trajectory], Awaitable[tuple[Trajectory, Record]]]
@@ -144,12 +142,9 @@ async def _run(
     grade: Grade,
 ) -> None:
     """Run samples; `places` numbers all tasks of the cell, as the record does."""
-    total = sum(variant.calls(task) for _, task in pending) if variant.calls else len(pending)
-    with Progress(total, label=str(cell)) as progress:
-        policies, finished = dict(variant.policies), 0
-        if variant.calls:
-            policies["policy"] = CallCounter(policies["policy"], progress.update)
-        runner = Runner(variant.method, Roles(policies), concurrency=cell.concurrency, deadline_s=cell.deadline_s)
+    with Progress(len(pending), label=str(cell)) as progress:
+        finished, roles = 0, Roles(variant.policies)
+        runner = Runner(variant.method, roles, concurrency=cell.concurrency, deadline_s=cell.deadline_s)
         began, cpu_began = time.perf_counter(), time.process_time()
 
         async def run_one(repeat: int, task: Task) -> None:
@@ -165,8 +160,7 @@ async def _run(
                 cpu_elapsed=time.process_time() - cpu_began,
             )
             finished += 1
-            if not variant.calls:
-                progress.update(finished)
+            progress.update(finished)
 
         await asyncio.gather(*(run_one(repeat, task) for repeat, task in pending))
 
@@ -222,18 +216,3 @@ def _training_step(model: str) -> int:
     """Return the training step of a checkpoint, 0 for any other model."""
     match = re.fullmatch(r"step-(\d+)", Path(model).name)
     return int(match[1]) if match else 0
-
-
-class CallCounter:
-    """A policy that reports the number of its finished calls."""
-
-    def __init__(self, policy: Policy, report: Callable[[int], None]):
-        self._policy = policy
-        self._report = report
-        self._finished = 0
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        completion = await self._policy.generate(prompt_ids, sampling, session)
-        self._finished += 1
-        self._report(self._finished)
-        return completion

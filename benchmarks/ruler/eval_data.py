@@ -37,7 +37,7 @@ OFFICIAL_FILES: Mapping[str, Mapping[str, str]] = {
 }
 """Describes MemAgent's files: what they ask, what their lengths count, and where gold documents and needles are."""
 
-_SOURCES = {"essays", "squad", "hotpotqa", "pool", "questions"}
+_SOURCES = {"essays", "squad", "hotpotqa", "pool"}
 """Options that say where text comes from; a data set is not named after them."""
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -50,7 +49,7 @@ from core.types import Task, Trajectory
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
 DAY = 86400.0
 LONG = 112 * 1024
-"""Above this many tokens --tasks-long says how many tasks."""
+"""Above this many tokens fewer tasks are taken, where --tasks says nothing."""
 
 RULER_LENGTHS = ("8K", "16K", "32K", "64K", "128K", "256K", "512K")
 """Lists the lengths of the published average over ten tasks."""
@@ -80,7 +79,6 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     named = {seed: {variant: target.model(seed, variant) for variant in variants} for seed in target.models}
     published = recipe.preset == "published"
     tasks = options.tasks or (recipe.run.eval_tasks if published else None)
-    tasks_long = options.tasks_long or (tasks if published else None)
     # The compact prompts are those of models whose words are the tiny world's.
     tiny = recipe.memagent.prompt_style == "compact"
     chosen = _make_data(options, models.tokenizer(next(iter(named.values()))[variants[0]]), published, tiny)
@@ -98,7 +96,7 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
             named,
             data,
             recipe.memagent,
-            count=partial(count_tasks, data, tasks, tasks_long),
+            count=partial(count_tasks, data, tasks),
             sampling=partial(sampling_fields, options),
             window=window,
         )
@@ -130,14 +128,11 @@ def compare_with_published(plan: RulerPlan, published_as: str | None) -> RulerPl
     return replace(plan, cells=cells)
 
 
-def count_tasks(data: EvalData, tasks: int | None, tasks_long: int | None, length: int) -> int:
+def count_tasks(data: EvalData, tasks: int | None, length: int) -> int:
     """Return how many tasks of a length are taken: by default all of a file, and else 32, or 16 above LONG."""
-    limited = math.isfinite(data.available(length))
-    default, default_long = (sys.maxsize, sys.maxsize) if limited else (32, 16)
-    count = tasks or default
-    if length > LONG:
-        count = tasks_long or min(count, default_long)
-    return int(min(count, data.available(length)))
+    most = data.available(length)
+    default = most if math.isfinite(most) else 16 if length > LONG else 32
+    return int(min(tasks or default, most))
 
 
 def make_cells(
@@ -266,7 +261,7 @@ async def open_reader(
             "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
         )
     async with models.policy(model, context) as policy:
-        yield OpenVariant(reader, {"policy": policy}, models.tokenizer(model), reader.calls)
+        yield OpenVariant(reader, {"policy": policy}, models.tokenizer(model))
 
 
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
@@ -353,7 +348,7 @@ def make_parser() -> argparse.ArgumentParser:
         *("run", "untrained", "published_as", "context", "seeds", "kv_tokens"),
         preset={"help": "how MemAgent reads (default: paper)"},
         variants={"choices": VARIANTS, "metavar": None},
-        tasks={"help": "tasks per length (default: 32; of a file, all)"},
+        tasks={"help": "tasks per length (default: 32, above 112K tokens 16; of a file, all)"},
         concurrency={"help": "tasks at once, the same at every length"},
         deadline={"default": DAY},
     )
@@ -367,7 +362,6 @@ def make_parser() -> argparse.ArgumentParser:
     data.add_argument(
         "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
     )
-    data.add_argument("--tasks-long", type=positive, metavar="N", help="above 112K tokens (default: at most 16)")
     data.add_argument(
         "--task",
         nargs="+",

@@ -1,20 +1,22 @@
-"""Makes RULER-HQA (MemAgent, arXiv 2507.02259): HotpotQA questions over their ten paragraphs and many others.
+"""Makes questions over documents: RULER-HQA of HotpotQA (MemAgent, arXiv 2507.02259), and RULER's qa_1 of SQuAD 2.0.
 
-Reads HotpotQA's own JSON (context as [title, sentences] pairs), the Hub's (context as {title, sentences}), and tasks
-that `tokentrue data download hotpotqa-tasks` wrote.
+A question of HotpotQA has its ten paragraphs among many others. It is read from HotpotQA's own JSON (context as [title,
+sentences] pairs), the Hub's (context as {title, sentences}), or tasks that `tokentrue data download hotpotqa-tasks`
+wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ruler.documents import DocumentQa, QaItem
 from benchmarks.ruler.haystack import Placement
 from benchmarks.ruler.sample import Metric
-from benchmarks.ruler.templates import HQA, Template
-from core.data.files import SourceLocation, read_records
+from benchmarks.ruler.templates import HQA, QA, Template
+from core.data.files import DataError, SourceLocation, read_records
 
 
 def hqa(
@@ -24,12 +26,10 @@ def hqa(
     name: str = "hqa",
     template: Template = HQA,
     placement: Placement = "uniform",
-    questions: str | Path | None = None,
 ) -> DocumentQa:
     """Return the family from a HotpotQA file; distractors come from that file's other questions and from `pools`.
 
     RULER's qa_2 is the same with the template QA. A pool is another HotpotQA file or a list of {title, text} passages.
-    `questions` is a file of MemAgent's, such as its filtered eval_200.json: its questions are asked, in its order.
 
     Raises:
         DataError: a file is missing or broken, or a record lacks a field.
@@ -39,18 +39,7 @@ def hqa(
     for path in pools:
         pool.update(read_pool(path))
     metric: Metric = "sub_em" if template is HQA else "string_match_part"
-    asked = items if questions is None else tuple(_choose_items(items, Path(questions)))
-    return DocumentQa(name, asked, tuple(sorted(pool)), template, metric, placement)
-
-
-def _choose_items(items: Sequence[QaItem], path: Path) -> Iterator[QaItem]:
-    """Yield the items whose `index` the records of MemAgent's evaluation files name."""
-    for place, record in read_records(path):
-        index = record.get("index")
-        if not isinstance(index, int) or not 0 <= index < len(items):
-            problem = f"is {index!r}, and HotpotQA's file has {len(items)} questions"
-            raise place.error("index", problem, "give MemAgent's eval_200.json and the whole HotpotQA dev file")
-        yield items[index]
+    return DocumentQa(name, items, tuple(sorted(pool)), template, metric, placement)
 
 
 def read_hotpotqa(path: str | Path) -> tuple[QaItem, ...]:
@@ -127,3 +116,45 @@ def _paragraphs(record: Mapping[str, Any], place: SourceLocation) -> list[tuple[
 
 def _document(title: str, sentences: list[str]) -> str:
     return f"{title}\n{''.join(sentences)}"
+
+
+def squad_qa(path: str | Path) -> DocumentQa:
+    """Return the family from SQuAD: the paragraph asked about, then those of its article, then others.
+
+    Raises:
+        DataError: the file is missing, or not SQuAD's JSON.
+    """
+    items = read_squad(path)
+    pool = {document for item in items for document in (*item.own, *item.related)}
+    return DocumentQa(name="qa_1", items=items, pool=tuple(sorted(pool)), template=QA)
+
+
+def read_squad(path: str | Path) -> tuple[QaItem, ...]:
+    """Return the answerable questions of SQuAD's own JSON: {data: [{title, paragraphs: [{context, qas}]}]}."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Fix: bring it with `tokentrue data download squad`.")
+    try:
+        articles = json.loads(path.read_text(encoding="utf-8"))["data"]
+        items = tuple(item for article in articles for item in _list_items(article))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not SQuAD's JSON ({error!r}). Fix: use dev-v2.0.json as published.") from None
+    if not items:
+        raise DataError(f"{path}: field 'data': no answerable question. Fix: use dev-v2.0.json as published.")
+    return items
+
+
+def _list_items(article: dict) -> list[QaItem]:
+    paragraphs = list(dict.fromkeys(paragraph["context"] for paragraph in article["paragraphs"]))
+    title = article.get("title", "")
+    items = []
+    for paragraph in article["paragraphs"]:
+        own = paragraph["context"]
+        related = tuple(text for text in paragraphs if text != own)
+        for question in paragraph["qas"]:
+            if question.get("is_impossible"):
+                continue
+            answers = tuple(dict.fromkeys(answer["text"] for answer in question["answers"]))
+            evidence = {own: (title, answers[0])} if answers else {}
+            items.append(QaItem(question["question"], answers, (own,), related, evidence, str(question.get("id", ""))))
+    return items

@@ -9,12 +9,10 @@ from typing import Any
 
 from pydantic import FilePath
 
-from benchmarks.ruler.cwe import CommonWords
-from benchmarks.ruler.fwe import FrequentWords
+from benchmarks.ruler.counts import CommonWords, FrequentWords
 from benchmarks.ruler.haystack import Essay
-from benchmarks.ruler.hqa import hqa
+from benchmarks.ruler.hqa import hqa, squad_qa
 from benchmarks.ruler.niah import Niah
-from benchmarks.ruler.qa import squad_qa
 from benchmarks.ruler.sample import TaskFamily
 from benchmarks.ruler.templates import HQA, QA
 from benchmarks.ruler.vt import VariableTracking
@@ -42,7 +40,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "key_type": {"choices": ("words", "numbers", "uuids"), "help": "niah"},
     "value_type": {"choices": ("words", "numbers", "uuids"), "help": "niah"},
     "num_k": {"type": int, "help": "niah: keys"},
-    "num_v": {"type": int, "help": "niah: values for each key"},
     "bare_question": {"action": "store_const", "const": True, "help": "niah: ask without RULER's introduction"},
     "placement": {
         "choices": ("uniform", "official"),
@@ -52,24 +49,21 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "key_words": {"type": FILE, "metavar": "FILE", "help": "niah: keys of type words, one a line"},
     "value_words": {"type": FILE, "metavar": "FILE", "help": "niah: values of type words, one a line"},
     "essays": {"type": Path, "metavar": "FOLDER", "help": "niah: the essay haystack, .txt files"},
-    "num_chains": {"type": int, "help": "vt"},
-    "alpha": {"type": float, "help": "fwe: exponent of the word counts"},
     "squad": {"type": FILE, "metavar": "FILE", "help": "qa_1: SQuAD's dev-v2.0.json"},
     "hotpotqa": {"type": FILE, "metavar": "FILE", "help": "qa_2, hqa: HotpotQA items with paragraphs"},
-    "questions": {"type": FILE, "metavar": "FILE", "help": "hqa, qa_2: MemAgent's file of the questions asked"},
     "pool": {"type": FILE, "metavar": "FILE", "action": "append", "help": "hqa: more documents; may be repeated"},
 }
 """Every option, as the command line takes it. Files are read by `make_family`."""
 
 _FIELDS: Mapping[str, set[str]] = {
-    "niah": {"haystack", "key_type", "value_type", "num_k", "num_v", "bare_question", "placement", "noise", "key_words",
+    "niah": {"haystack", "key_type", "value_type", "num_k", "bare_question", "placement", "noise", "key_words",
              "value_words", "essays"},
-    "vt": {"num_chains", "placement", "noise"},
+    "vt": {"placement", "noise"},
     "cwe": set(),
-    "fwe": {"alpha"},
+    "fwe": set(),
     "qa_1": {"squad"},
-    "qa_2": {"hotpotqa", "placement", "questions"},
-    "hqa": {"hotpotqa", "placement", "questions", "pool"},
+    "qa_2": {"hotpotqa", "placement"},
+    "hqa": {"hotpotqa", "placement", "pool"},
 }  # fmt: skip
 
 

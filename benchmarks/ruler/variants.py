@@ -91,10 +91,6 @@ class ChunkByChunk(MemAgent):
         update = self.update.length + problem + section + memory + self.config.max_memory_tokens
         return max(update, self.final.length + problem + memory + self.config.max_final_tokens)
 
-    def calls(self, task: Task) -> int:
-        """Return how many calls of the policy this prepared task will take."""
-        return len(self._split[task.task_id][0]) + 1 if task.task_id in self._split else 0
-
 
 class EmptyDocument(ChunkByChunk):
     """Runs MemAgent on one empty section, then asks the question."""
@@ -121,9 +117,6 @@ class WholeDocument(Method):
 
     def context(self, tasks: Sequence[Task]) -> int:
         return max(len(self.prompt(task)) for task in tasks) + self.new_tokens
-
-    def calls(self, task: Task) -> int:
-        return 1
 
     def prompt(self, task: Task) -> Ids:
         problem = encode_text(self.tokenizer, task.question)

@@ -1,4 +1,4 @@
-"""Makes variable tracking (RULER, arXiv 2404.06654, section 3.2): chains of assignments hidden in noise.
+"""Makes variable tracking (RULER, arXiv 2404.06654, section 3.2): a chain of assignments hidden in noise.
 
 As in MemAgent's data, without RULER's worked example in front.
 """
@@ -15,50 +15,41 @@ from benchmarks.ruler.sample import Draft, Metric, Needle, SampleKey, Sized
 from benchmarks.ruler.templates import VT
 from benchmarks.ruler.words import draw_distinct
 
+HOPS = 4
+"""Counts the copies of the first variable, as in RULER's setting: one chain of five variables."""
+
 
 @dataclass(frozen=True)
 class VariableTracking:
-    """Hides `num_chains` chains of `num_hops` copies; the question asks for every variable of the first chain."""
+    """Hides one chain of copies; the question asks for every variable of it."""
 
     name: str = "vt"
-    num_chains: int = 1
-    num_hops: int = 4
     placement: Placement = "uniform"
     noise: tuple[str, ...] = RULER_NOISE
 
     metric: Metric = "string_match_all"
     new_tokens: int = VT.new_tokens
 
-    def __post_init__(self) -> None:
-        if self.num_chains < 1 or self.num_hops < 0:
-            raise ValueError(f"{self.name}: at least one chain and no negative hops, got {self}")
-
     def draw(self, key: SampleKey) -> Sized:
         rng = key.rng("chains")
-        size = self.num_hops + 1
-        names = draw_distinct(_variable, size * self.num_chains, rng)
-        numbers = draw_distinct(lambda r: str(r.randrange(10_000, 99_999)), self.num_chains, rng)
-        chains = [names[i * size : (i + 1) * size] for i in range(self.num_chains)]
-        depths = [Depths(size, self.placement, key.rng(f"depths/{i}"), lines=True) for i in range(self.num_chains)]
-        facts = [
-            (variable, value, i == 0)
-            for i, (chain, number) in enumerate(zip(chains, numbers, strict=True))
-            for variable, value in [(chain[0], number), *((copy, f"VAR {source} ") for source, copy in pairwise(chain))]
-        ]
+        chain = draw_distinct(_variable, HOPS + 1, rng)
+        number = str(rng.randrange(10_000, 99_999))
+        depths = Depths(len(chain), self.placement, key.rng("depths/0"), lines=True)
+        facts = [(chain[0], number), *((copy, f"VAR {source} ") for source, copy in pairwise(chain))]
 
         def build(units: int) -> Draft:
-            slots = [slot for chain in depths for slot in sorted(chain.slots(units))]
+            slots = sorted(depths.slots(units))
             inserts = [
-                (slot, f"VAR {variable} = {value}") for slot, (variable, value, _) in zip(slots, facts, strict=True)
+                (slot, f"VAR {variable} = {value}") for slot, (variable, value) in zip(slots, facts, strict=True)
             ]
             context, starts = weave(noise_lines(self.noise, units), inserts, "\n")
             needles = tuple(
-                Needle(variable, value.strip(), queried, start)
-                for (variable, value, queried), start in zip(facts, starts, strict=True)
+                Needle(variable, value.strip(), queried=True, start=start)
+                for (variable, value), start in zip(facts, starts, strict=True)
             )
-            return VT.fill(context, tuple(chains[0]), needles, query=numbers[0], count=size)
+            return VT.fill(context, tuple(chain), needles, query=number, count=len(chain))
 
-        return Sized(build, smallest=size)
+        return Sized(build, smallest=len(chain))
 
 
 def _variable(rng: random.Random) -> str:

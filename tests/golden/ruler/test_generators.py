@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.ruler.fwe import FrequentWords
+from benchmarks.ruler.counts import FrequentWords
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import SampleKey, TaskFamily
 from benchmarks.ruler.tasks import NIAH_TASKS, make_family

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.ruler.cwe import CommonWords
+from benchmarks.ruler.counts import CommonWords
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import SampleKey, TaskFamily
 from core.types import Task

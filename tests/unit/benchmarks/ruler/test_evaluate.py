@@ -51,7 +51,7 @@ async def run(
         {seed: dict.fromkeys(variants, str(model)) for seed in seeds},
         data,
         method,
-        count=partial(count_tasks, data, tasks, 3),
+        count=partial(count_tasks, data, tasks),
         sampling=lambda variant: {"sampling": sampling, "deadline_s": 60.0},
     )
     await evaluate(RulerPlan(folder, models, cells, method, {data.name: data}))
@@ -81,7 +81,7 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
             reader = make_reader("trained", METHOD, tokenizer)
             tasks = data.tasks(length, 0, 6)
             reader.prepare(tasks)
-            assert result.turns == [reader.calls(task) for task in tasks]
+            assert result.turns == [len(reader.sections(task)[0]) + 1 for task in tasks]
             assert min(result.turns) > length / METHOD.chunk_tokens
     short = cells["full-context", 448, 0]
     assert (short.turns, short.scores["official"]) == ([1] * 6, [1.0] * 6)
@@ -139,6 +139,11 @@ async def test_a_broken_result_is_named_before_anything_runs(tokenizer, model, f
     ):
         await run(models, folder, model, data)
     assert models.opened == []
+
+
+def test_how_many_tasks_are_taken(short):
+    counts = [count_tasks(short, tasks, length) for tasks in (None, 24) for length in (7168, 229376)]
+    assert counts == [32, 16, 24, 24]
 
 
 async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, model, folder, data):

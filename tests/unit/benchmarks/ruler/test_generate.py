@@ -23,7 +23,7 @@ def test_command_writes_tasks_that_read_back(tokenizer: str, tmp_path: Path) -> 
     (tmp_path / "words").write_text("alpha\nbeta\ngamma\n")
     (tmp_path / "noise").write_text("Nothing here.\nNor there.\n")
     out = tmp_path / "deep" / "niah.jsonl"
-    arguments = ["--task", "niah", "--value-type", "words", "--value-words", str(tmp_path / "words"), "--num-v", "2"]
+    arguments = ["--task", "niah", "--value-type", "words", "--value-words", str(tmp_path / "words"), "--num-k", "2"]
     arguments += ["--noise", str(tmp_path / "noise"), "--tokenizer", tokenizer, "--length", "600", "--count", "3"]
     assert main([*arguments, "--out", str(out)]) == 0
     tasks = read_tasks(out)
@@ -38,7 +38,7 @@ def test_command_writes_tasks_that_read_back(tokenizer: str, tmp_path: Path) -> 
     ("arguments", "message"),
     [
         (["--task", "niah_single_2", "--length", "900"], "--essays FOLDER"),
-        (["--task", "vt", "--length", "900", "--alpha", "2"], "task vt has no option alpha"),
+        (["--task", "vt", "--length", "900", "--num-k", "2"], "task vt has no option num_k"),
         (["--task", "hqa", "--num-docs", "9"], "needs the option `hotpotqa`"),
         (["--task", "niah", "--length", "20"], "over the limit of 20"),
         (["--task", "niah", "--length", "900", "--tokenizer", "/no/tokenizer"], "/no/tokenizer: no such folder"),

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.hqa import hqa, read_hotpotqa
-from benchmarks.ruler.qa import squad_qa
+from benchmarks.ruler.hqa import hqa, read_hotpotqa, squad_qa
 from core.data import DataError
 
 

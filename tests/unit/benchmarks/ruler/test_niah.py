@@ -24,7 +24,7 @@ FAMILIES = [
     Niah(haystack="needle", key_type="uuids", value_type="uuids"),
     Niah(haystack="essay", essay=Essay("One two three. Four five! Six seven eight nine? " * 9)),
     Niah(num_k=2, key_words=KEYS, value_words=VALUES, value_type="words", noise=("x y z.", "u v.")),
-    VariableTracking(num_chains=2),
+    VariableTracking(),
 ]
 
 
