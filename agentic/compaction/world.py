@@ -28,8 +28,8 @@ from agentic.compaction.rollout import CompactingReader
 from core.policy.base import Roles
 from core.rollout.conversation import Conversation
 from core.text.tokenizer import Tokenizer, encode_text
-from core.types import Completion, Sampling, Task, Trajectory
-from core.worlds import SPLITS, Example, Split, World, encode_turn
+from core.types import Sampling, Task, Trajectory
+from core.worlds import SPLITS, Example, Split, TextPolicy, World
 
 ANIMALS = tuple(
     """
@@ -80,25 +80,22 @@ def write_corpus() -> Iterator[str]:
         yield "user\nassistant\nsystem\ntool\n"
 
 
-class AimlessAnnotator:
+class AimlessAnnotator(TextPolicy):
     """A policy that acts and answers well, and whose summaries keep facts drawn at random with `rng`.
 
     As often as `guess` says, he writes a thing instead of UNKNOWN; `guessed` says for each of his turns whether he did.
     """
 
     def __init__(self, tokenizer: Tokenizer, rng: Random, guess: float = 0.0):
-        self.tokenizer = tokenizer
+        super().__init__(tokenizer, self.write_reply)
         self.rng = rng
         self.guess = guess
         self.guessed: list[bool] = []
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        reply = write_reply(self.rng, self.tokenizer.decode(prompt_ids))
+    def write_reply(self, prompt: str) -> str:
+        reply = write_reply(self.rng, prompt)
         self.guessed.append(UNKNOWN in reply and self.rng.random() < self.guess)
-        if self.guessed[-1]:
-            reply = reply.replace(UNKNOWN, self.rng.choice(THINGS))
-        ids = encode_turn(self.tokenizer, reply)
-        return Completion(ids, (0.0,) * len(ids), "stop")
+        return reply.replace(UNKNOWN, self.rng.choice(THINGS)) if self.guessed[-1] else reply
 
 
 def write_reply(rng: Random, prompt: str) -> str:

@@ -38,8 +38,8 @@ from agentic.rlm.rollout import RLM
 from core.data.tasks import read_tasks
 from core.policy.base import Roles
 from core.text.tokenizer import Tokenizer
-from core.types import Completion, Sampling, Task, Trajectory
-from core.worlds import Example, World, encode_turn
+from core.types import Sampling, Task, Trajectory
+from core.worlds import Example, TextPolicy, World
 from core.worlds.needles import KEYS, NEEDLE, NOISE, QUESTION, RULER_NOISE, VALUES
 
 PART = "context[max(0, i - 200) : i + 80]"
@@ -86,18 +86,15 @@ def draw_task(rng: Random) -> Task:
     return Task("demonstration", QUESTION.format(key=keys[0]), (values[0],), document)
 
 
-class Annotator:
+class Annotator(TextPolicy):
     """A policy that makes no mistake, and no choice: what it writes is drawn by chance.
 
     It always writes the `program`, if there is one. A `wise` one answers with facts about the asked key alone.
     """
 
     def __init__(self, tokenizer: Tokenizer, rng: Random, program: str | None = None, wise: bool = False):
-        self.tokenizer, self.rng, self.program, self.wise = tokenizer, rng, program, wise
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        ids = encode_turn(self.tokenizer, self.write_reply(self.tokenizer.decode(prompt_ids)))
-        return Completion(ids, (0.0,) * len(ids), "stop")
+        super().__init__(tokenizer, self.write_reply)
+        self.rng, self.program, self.wise = rng, program, wise
 
     def write_reply(self, prompt: str) -> str:
         """Write the reply to a prompt, from this text alone."""

@@ -33,7 +33,7 @@ from core.config import SupervisedSection
 from core.policy.base import Policy, Roles
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Completion, Sampling, Task, Trajectory
-from core.worlds import SPLITS, Example, Split, World, draw_batches
+from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches
 
 ADJECTIVES = tuple(
     """
@@ -199,16 +199,9 @@ def write_turn(rng: Random, prompt: str) -> str:
     return SEARCH.format(rng.choice([name for name in named if name not in done]))
 
 
-class Searcher:
-    """A policy whose turn is what `write` makes of the prompt's text."""
-
-    def __init__(self, tokenizer: Tokenizer, write: Callable[[str], str]):
-        self.tokenizer = tokenizer
-        self.write = write
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        ids = encode_text(self.tokenizer, self.write(self.tokenizer.decode(prompt_ids)))
-        return Completion(ids, (0.0,) * len(ids), "stop")
+def make_searcher(tokenizer: Tokenizer, write: Callable[[str], str]) -> TextPolicy:
+    """Return a policy whose turn is what `write` makes of the prompt's text; no end token follows the last tag."""
+    return TextPolicy(tokenizer, write, encode_text)
 
 
 def draw_question(rng: Random) -> str:
@@ -222,7 +215,7 @@ def demonstrate(
     write: Callable[[Random, str], str], rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer
 ) -> Iterator[list[Example]]:
     """Let a searcher play rollouts on new questions, and yield the turns of each."""
-    method, searcher = MadeUpSearch(recipe, tokenizer, rng), Searcher(tokenizer, partial(write, rng))
+    method, searcher = MadeUpSearch(recipe, tokenizer, rng), make_searcher(tokenizer, partial(write, rng))
     while True:
         task = Task("demonstration", draw_question(rng), ("nobody",))
         trajectory = asyncio.run(method.rollout(task, Roles({"policy": searcher}), Sampling()))
@@ -257,7 +250,7 @@ class AimlessSearch(SearchR1):
     """Lets the searcher of the warm start play the policy."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        searcher = Searcher(self.tokenizer, partial(write_turn, Random(f"{task.task_id}-{sampling.seed}")))
+        searcher = make_searcher(self.tokenizer, partial(write_turn, Random(f"{task.task_id}-{sampling.seed}")))
         return await super().rollout(task, Roles({"policy": searcher}), sampling)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -32,8 +33,8 @@ from benchmarks.readers.tasks import (
 from core.policy.base import Roles
 from core.rollout.method import method_spec
 from core.text.tokenizer import Tokenizer
-from core.types import Completion, Sampling
-from core.worlds import Example, World, encode_turn
+from core.types import Sampling
+from core.worlds import Example, TextPolicy, World
 from core.worlds.needles import KEYS, NEEDLE, NOISE, RULER_NOISE, VALUES
 
 ANSWER = "\\boxed{{{}}}"
@@ -92,16 +93,9 @@ EXPERTS: dict[str, Callable[[Any, str], str]] = {
 }
 
 
-class Expert:
-    """A policy that makes no mistake in the rollouts of a recipe's method."""
-
-    def __init__(self, recipe: Any, tokenizer: Tokenizer):
-        self.recipe, self.tokenizer = recipe, tokenizer
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        reply = EXPERTS[self.recipe.method](self.recipe, self.tokenizer.decode(prompt_ids))
-        ids = encode_turn(self.tokenizer, reply)
-        return Completion(ids, (0.0,) * len(ids), "stop")
+def make_expert(recipe: Any, tokenizer: Tokenizer) -> TextPolicy:
+    """Return a policy that makes no mistake in the rollouts of a recipe's method."""
+    return TextPolicy(tokenizer, partial(EXPERTS[recipe.method], recipe))
 
 
 def demonstrate(rng: Random, recipe: Any, tokenizer: Tokenizer) -> Iterator[list[Example]]:
@@ -109,7 +103,7 @@ def demonstrate(rng: Random, recipe: Any, tokenizer: Tokenizer) -> Iterator[list
     method = (
         TrustedRLM(recipe, tokenizer) if recipe.method == "rlm" else method_spec(recipe.method).make(recipe, tokenizer)
     )
-    roles = Roles({"policy": Expert(recipe, tokenizer)})
+    roles = Roles({"policy": make_expert(recipe, tokenizer)})
     while True:
         task = draw_task(rng.choice([*QUESTIONS]), rng.randint(*SHOWN_PAGES), rng, "demonstration")
         trajectory = asyncio.run(method.rollout(task, roles, Sampling()))

@@ -23,7 +23,7 @@ from core.data.tasks import read_tasks
 from core.rollout.method import Method, find_package
 from core.runs.evaluation import EvalResult
 from core.text.tokenizer import Tokenizer, encode_text
-from core.types import Task
+from core.types import Completion, Sampling, Task
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -208,6 +208,22 @@ def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list
 def encode_turn(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """Return the ids of a completion that ends: its text, then the end token."""
     return (*encode_text(tokenizer, text), tokenizer.eos_token_id)
+
+
+class TextPolicy:
+    """A policy whose reply is what `write` makes of the text of the prompt; `encode` turns it into ids."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        write: Callable[[str], str],
+        encode: Callable[[Tokenizer, str], tuple[int, ...]] = encode_turn,
+    ):
+        self.tokenizer, self.write, self.encode = tokenizer, write, encode
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        ids = self.encode(self.tokenizer, self.write(self.tokenizer.decode(prompt_ids)))
+        return Completion(ids, (0.0,) * len(ids), "stop")
 
 
 def _draw_copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:

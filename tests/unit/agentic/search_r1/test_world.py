@@ -13,9 +13,9 @@ from agentic.search_r1.rollout import SPEC, SearchR1
 from agentic.search_r1.world import (
     OWNER,
     WORLD,
-    Searcher,
     demonstrate,
     find_facts,
+    make_searcher,
     write_right_turn,
     write_turn,
 )
@@ -31,7 +31,7 @@ async def play(method: Any, task: Task, policy: Any, seed: int = 0) -> Any:
 
 
 async def test_the_right_searches_find_the_right_answer_in_the_real_index(method: SearchR1) -> None:
-    searcher = Searcher(method.tokenizer, write_right_turn)
+    searcher = make_searcher(method.tokenizer, write_right_turn)
     for task in [task for split in SPLITS for task in WORLD.draw_tasks(split, 20)]:
         done = await play(method, task, searcher)
         assert (done.reward, done.metrics["calls_search"]) == (1.0, task.metadata["searches"])

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from benchmarks.readers import __main__ as readers
-from benchmarks.readers.experts import ANSWER, NO_ANSWER, WORLD, Expert, demonstrate
+from benchmarks.readers.experts import ANSWER, NO_ANSWER, WORLD, demonstrate, make_expert
 from benchmarks.readers.tasks import KEYS, QUESTIONS, draw_task, read_needles, read_question
 from core.policy.base import Roles
 from core.rollout.method import method_spec
@@ -52,7 +52,7 @@ def test_the_needles_say_the_answer_and_nothing_marks_the_asked_ones(kind: str) 
 def test_an_expert_is_right_wherever_its_memory_holds_what_is_asked(name: str) -> None:
     recipe = make_recipe(name)
     method = method_spec(recipe.method).make(recipe, TOKENIZER)
-    roles = Roles({"policy": Expert(recipe, TOKENIZER)})
+    roles = Roles({"policy": make_expert(recipe, TOKENIZER)})
     for kind in QUESTIONS:
         tasks = [draw_task(kind, 8, Random(seed), "t") for seed in range(6)]
         rollouts = [asyncio.run(method.rollout(task, roles, Sampling())) for task in tasks]
