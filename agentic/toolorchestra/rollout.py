@@ -29,7 +29,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, resolve_addresses
-from agentic.toolorchestra.environment import make_environment_factory
+from agentic.toolorchestra.environment import Environment, make_environment_factory
 from agentic.toolorchestra.experts import Experts, ModelPool, RolloutModels, call_cost
 from agentic.toolorchestra.formats import make_format
 from agentic.toolorchestra.func_call import FuncCallRollout
@@ -107,9 +107,12 @@ class ToolOrchestra(Method):
             await call.run(orchestrator, environment)
         finally:
             await environment.close()
-        log = {"score": call.score, "lines": [asdict(message) for message in call.dialogue]}
-        solved = (call.score or 0.0) > 0
+        log, solved = self.write_log(call, environment), (call.score or 0.0) > 0
         return self.make_trajectory(task, experts, orchestrator, call, correct=solved, answered=call.done, log=log)
+
+    def write_log(self, call: FuncCallRollout, environment: Environment) -> dict[str, Any]:
+        """Return what a reader should see of a conversation."""
+        return {"score": call.score, "lines": [asdict(message) for message in call.dialogue]}
 
     def make_trajectory(
         self,

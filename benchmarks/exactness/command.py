@@ -25,6 +25,7 @@ from benchmarks.exactness.engine import PROBES, Script, ScriptedServer
 from benchmarks.exactness.measure import measure
 from core.hub import resolve
 from core.options import show_errors
+from core.report.table import markdown
 from core.runs.files import write_json
 from core.text.tokenizer import load_tokenizer
 
@@ -87,10 +88,9 @@ def write_table(results: Sequence[dict[str, Any]]) -> str:
             where = f"{name} ({result['model']}) {what}".strip()
             if reason:
                 problems.setdefault(reason, []).append(where)
-    table = [["layer", *COLUMNS], ["---"] * (len(COLUMNS) + 1)]
-    table += [[name, *map(" / ".join, zip(*columns, strict=True))] for name, columns in cells.items()]
+    rows = [[name, *map(" / ".join, zip(*columns, strict=True))] for name, columns in cells.items()]
     lines = [" / ".join(dict.fromkeys(result["model"] for result in results)), ""]
-    lines += [f"| {' | '.join(line)} |" for line in table]
+    lines += [markdown(["layer", *COLUMNS], *rows)]
     lines += [f"\nnot run: {'; '.join(places)}: {reason}" for reason, places in problems.items()]
     return "\n".join(lines)
 

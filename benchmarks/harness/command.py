@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,15 +212,13 @@ def fill_defaults(options: argparse.Namespace, **defaults: Any) -> None:
     vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
 
 
-def create_folder(
-    options: argparse.Namespace, name: str, settings: Mapping[str, Any], may_differ: Collection[str] = ()
-) -> RunFolder:
+def create_folder(options: argparse.Namespace, name: str, settings: Mapping[str, Any]) -> RunFolder:
     """Create the folder of results that follow from `settings`, weights and sampling: --out, or `name` in runs/."""
     models = {model: getattr(options, model) for model in ("model", "untrained") if model in options}
     digests = {model: digest for model, path in models.items() if (digest := weights_digest(path))}
     sampling = {"temperature": options.temperature, "top_p": options.top_p}
     config = {**settings, **models, **({"weights": digests} if digests else {}), "sampling": sampling}
-    return RunFolder.create(options.out or Path("runs") / name, config, may_differ=may_differ)
+    return RunFolder.create(options.out or Path("runs") / name, config)
 
 
 def sampling_fields(options: argparse.Namespace, variant: str = "") -> dict[str, Any]:

@@ -31,6 +31,7 @@ from benchmarks.routing.baselines import BASELINES, Prompts
 from benchmarks.routing.curve import SHARES, Measured, Numbers, Outcomes, average, measure_router
 from core.data import DataError
 from core.options import show_errors
+from core.report.table import markdown
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import write_json
 from core.runs.record import read_rollouts
@@ -39,9 +40,7 @@ from core.runs.run_folder import RunFolder
 PUBLISHED = Path(__file__).with_name("published.yaml")
 REFERENCE = "ridge"
 SETS = ("mmlu", GSM8K)
-HEAD = """\
-| router | APGR | above ridge | CPT(50), % | CPT(80), % | quality at 25, 50, 75 % of calls |
-|---|---|---|---|---|---|"""
+HEAD = ("router", "APGR", "above ridge", "CPT(50), %", "CPT(80), %", "quality at 25, 50, 75 % of calls")
 
 
 @show_errors(DataError, EvaluationError, OSError, ValueError)
@@ -140,19 +139,14 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
 
 def describe_prices(result: EvalResult) -> str:
     """Return a table of what the sampled choices were at each price, all sets together."""
-    lines = [
-        f"{result.variant}, seed {result.seed}, {result.n:,} choices, "
-        f"{100 * mean(result.measures['malformed']):.1f} % malformed:",
-        "",
-        "| price of strong | strong calls, % | right, % | reward |",
-        "|---|---|---|---|",
-    ]
+    malformed, rows = 100 * mean(result.measures["malformed"]), list[list[str]]()
     columns = (result.measures["calls_strong"], result.scores["official"], result.measures["reward"])
     for price in sorted(set(result.labels["price"]), key=float):
         at = [i for i, label in enumerate(result.labels["price"]) if label == price]
         calls, right, reward = (mean([column[i] for i in at]) for column in columns)
-        lines.append(f"| {price} | {100 * calls:.1f} | {100 * right:.1f} | {reward:.3f} |")
-    return "\n".join(lines)
+        rows.append([price, f"{100 * calls:.1f}", f"{100 * right:.1f}", f"{reward:.3f}"])
+    title = f"{result.variant}, seed {result.seed}, {result.n:,} choices, {malformed:.1f} % malformed:"
+    return f"{title}\n\n{markdown(['price of strong', 'strong calls, %', 'right, %', 'reward'], *rows)}"
 
 
 def mean(values: Sequence[float | None]) -> float:
@@ -165,8 +159,7 @@ def write_table(name: str, rows: Mapping[str, Sequence[Measured]], options: argp
     kept = "subjects kept out" if name == "mmlu" else "prompts kept out"
     if options.split == "random":
         kept = "prompts kept out at random"
-    lines = [f"{name}: {kept}, folds {', '.join(map(str, options.folds))}; in brackets the 95 % interval", "", HEAD]
-    reference = average(rows[REFERENCE])
+    lines, reference = list[list[str]](), average(rows[REFERENCE])
     for router, measured in rows.items():
         row = average(measured)
         quality = ", ".join(f"{100 * np.interp(share, SHARES, row.quality):.1f}" for share in (0.25, 0.5, 0.75))
@@ -174,13 +167,13 @@ def write_table(name: str, rows: Mapping[str, Sequence[Measured]], options: argp
         low, high = np.quantile(above, [0.025, 0.975])
         difference = row.values[0] - reference.values[0]
         beside = "" if router == REFERENCE else f"{difference:+.3f} ({low:+.3f} to {high:+.3f})"
-        shown = [show(row, 0, 1, 3), beside, show(row, 1, 100, 1), show(row, 2, 100, 1), quality]
-        lines.append(f"| {router} | {' | '.join(shown)} |")
+        lines.append([router, show(row, 0, 1, 3), beside, show(row, 1, 100, 1), show(row, 2, 100, 1), quality])
     for found in yaml.safe_load(PUBLISHED.read_text(encoding="utf-8")):
         if found["set"] == name:
             router = f"published: {found['router']}{', ' if found['data'] else ''}{found['data']}"
-            lines.append(f"| {router} | {found['apgr']:.3f} | | {found['cpt_50']:.1f} | {found['cpt_80']:.1f} | |")
-    return "\n".join(lines)
+            lines.append([router, f"{found['apgr']:.3f}", "", f"{found['cpt_50']:.1f}", f"{found['cpt_80']:.1f}", ""])
+    title = f"{name}: {kept}, folds {', '.join(map(str, options.folds))}; in brackets the 95 % interval"
+    return f"{title}\n\n{markdown(HEAD, *lines)}"
 
 
 def show(measured: Measured, place: int, factor: float, digits: int) -> str:

@@ -25,8 +25,7 @@ from benchmarks.harness.plan import EXPECTED_ERRORS
 from benchmarks.localization.evaluate import EVALUATOR as LOCALIZATION
 from benchmarks.questions.evaluate import EVALUATOR as QUESTIONS
 from benchmarks.ruler.evaluate import EVALUATOR as RULER
-from benchmarks.table.data import find_lacking
-from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
+from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, find_lacking, list_published
 from benchmarks.tau2.evaluate import EVALUATOR as TAU2
 from core.options import show_errors
 from core.report import PublishedScore, build_summary
@@ -113,7 +112,6 @@ def run(evaluation: Evaluation, places: Places, options: argparse.Namespace) -> 
         "out": options.runs / evaluation.name,
         "threads": 1,
         **({"tasks": options.tasks} if options.tasks else {}),
-        **({"concurrency": options.concurrency} if options.concurrency else {}),
     }
     print(f"running {evaluation.name}", flush=True)
     try:
@@ -171,7 +169,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=EVALUATORS, default=tuple(EVALUATORS), metavar="BENCHMARK")
     parser.add_argument("--dry-run", action="store_true", help="print the table so far and what is missing")
     parser.add_argument("--tasks", type=positive, metavar="N", help="at most N questions of each cell (default: all)")
-    parser.add_argument("--concurrency", type=positive, metavar="N", help="samples at once (default: the evaluator's)")
     where = parser.add_argument_group("models")
     where.add_argument("--url", type=read_address, action="append", default=[], metavar="MODEL=URL",
                        help="a server that runs already; may be repeated")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which evaluation gives a published row its score: its request, its data, and the models that it asks."""
+"""Which evaluation gives a published row its score: its request, the models that it asks, and how to get its data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from benchmarks.localization.published import DATA as LOCALIZATION_SETS
 from benchmarks.questions.published import DATA as QUESTION_SETS
 from benchmarks.ruler.published import AVERAGE, LONG_WINDOW
 from benchmarks.ruler.tasks import TEN_TASKS
+from core.data.sets import SETS
 from core.report import PublishedScore
 
 FROZEN, CODER = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"
@@ -67,7 +68,7 @@ class Evaluation:
     models: tuple[str, ...]
     """Names the models that must be served, the evaluated one first."""
     data: tuple[str, ...] = ()
-    """Names the sources of benchmarks/table/data.py that it reads."""
+    """Names the sources that it reads (`_locate`)."""
     keys: tuple[str, ...] = ()
     """Names the files with the keys of the models that are asked for over a paid interface."""
     preset: str = "published"
@@ -184,3 +185,49 @@ def _list_experts(preset: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     models = recipe.toolorchestra.models
     keys = dict.fromkeys(str(model.api_key_file) for model in models.values() if model.api_key_file)
     return tuple(name for name, model in models.items() if not model.api_key_file), tuple(keys)
+
+
+def find_lacking(evaluation: Evaluation, places: Places, *, retrieval: bool) -> list[str]:
+    """Return a line for everything that an evaluation reads and that is missing.
+
+    `retrieval` says whether a retrieval service was named.
+    """
+    lines = []
+    for name in evaluation.data:
+        if not name.endswith("-corpus"):
+            path, how = _locate(name, places)
+            lines += [] if path.exists() else [f"{path}: missing. Get it: {how}"]
+        elif not retrieval:
+            file = getattr(SETS[name], "file", name)
+            lines.append(
+                f"retrieval service: tokentrue data download {name} --out {places.data}; tokentrue serve retrieval "
+                f"--corpus {places.data}/{file}; then --retrieval URL"
+            )
+    lines += [
+        f"{key}: the key of the models behind paid interfaces" for key in evaluation.keys if not Path(key).is_file()
+    ]
+    return lines
+
+
+def _locate(name: str, places: Places) -> tuple[Path, str]:
+    """Return where a source lies, and how to get it."""
+    data = places.data
+    if name == "memagent-eval":
+        return data / name, (
+            "copy eval_50.json to eval_6400.json of the hub's BytedTsinghua-SIA/hotpotqa, or build them with "
+            "MemAgent's taskutils/memory_data"
+        )
+    if name == "essays":
+        return data / name, f"tokentrue data download essays --out {data}"
+    if name == "tau2":
+        return Path(places.tau2_data), "see benchmarks/tau2/README.md; name it with --tau2-python and --tau2-data"
+    if name in LOCALIZATION_SETS:
+        return data / f"{name}.jsonl", (
+            f"tokentrue data codescout ROWS --repositories CLONES --checkouts CHECKOUTS --out {data}/{name}.jsonl, "
+            f"with the rows of the hub's OpenHands/SWE-bench_{name.rpartition('-')[2].title()}-locagent"
+        )
+    file, download = data / f"{name}.jsonl", f"tokentrue data download {name} --out {data}"
+    if known := {str(each): described for each, described in QUESTION_SETS.items()}.get(name):
+        digest = known.sha256
+        download = f"copy evaluation/{name}.jsonl of NVlabs/ToolOrchestra (git-lfs; sha256 {digest}), or {download}"
+    return file, download

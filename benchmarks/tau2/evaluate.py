@@ -21,7 +21,7 @@ from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.environment import EnvironmentFault
-from agentic.toolorchestra.rollout import SPEC, ToolOrchestra
+from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
 from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampling_fields
@@ -31,17 +31,15 @@ from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, 
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import compare_cells, read_scores, save_published
 from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent
-from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, apply_protocol
+from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, RecordedToolOrchestra, apply_protocol
 from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol
 from benchmarks.tau2.results import describe_results, read_statistics, tau2_result, write_official
 from benchmarks.tau2.tasks import DOMAINS, list_departures
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, read_json, write_json
 from core.runs.run_folder import RunFolder, flatten
-from core.text.tokenizer import Tokenizer
 from core.types import Task, Trajectory
 
-WORLD_OPTIONS = "recipe.toolorchestra.environment.options"
 LOCATION = ("python", "data", "processes")
 """Options of the world that no conversation follows from, so that a later call may change them."""
 PLAYED = tuple(f"tau2-{domain}" for domain in DOMAINS[:3])
@@ -97,17 +95,16 @@ def prepare(options: argparse.Namespace) -> Tau2Plan:
         "preset": recipe.preset,
         "protocol": options.protocol,
         "split": options.split,
-        "recipe": drop_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
+        "recipe": _without_location(recipe),
     }
     players = (options.model or NOTHING, _user(recipe, options.user))
     name = "-".join(["tau2", options.protocol, *(Path(player).name for player in players if player)])
-    may_differ = [f"{WORLD_OPTIONS}.{option}" for option in LOCATION]
-    folder = create_folder(options, name, settings, may_differ)
+    folder = create_folder(options, name, settings)
     cells = [
         models.make_cell(
             folder,
             NOTHING if variant == NOTHING else options.model,
-            settings={**settings, "recipe": _without_location(recipe)},
+            settings=settings,
             variant=variant,
             data=f"tau2-{domain}",
             repeats=1 if variant == NOTHING else options.trials,
@@ -212,11 +209,7 @@ def open_variant(plan: Tau2Plan, cell: EvalCell, workers: Workers) -> AbstractAs
     """Open the agent that does nothing, or ToolOrchestra with the recipe's roles."""
     if cell.variant == NOTHING:
         return nullcontext(OpenVariant(DoNothing(workers), {}, None))
-    return open_agent(_build, plan.models, cell)
-
-
-def _build(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> Recorded:
-    return Recorded(ToolOrchestra(recipe, tokenizer))
+    return open_agent(RecordedToolOrchestra, plan.models, cell)
 
 
 def _who(plan: Tau2Plan, cell: EvalCell, domain: str) -> dict[str, Any]:

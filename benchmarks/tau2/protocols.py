@@ -11,12 +11,11 @@ The last two are what tau2's leaderboard calls custom. A conversation may take 2
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
-from agentic.toolorchestra.environment import Ask, Environment
+from agentic.toolorchestra.environment import Environment
+from agentic.toolorchestra.func_call import FuncCallRollout
 from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory
@@ -59,33 +58,12 @@ def apply_protocol(
     return type(recipe).model_validate({**dumped, "toolorchestra": {**dumped["toolorchestra"], **changed}})
 
 
-class Recorded(Method):
-    """Runs ToolOrchestra, and keeps tau2's own record of the conversation in the trajectory's `log`."""
+class RecordedToolOrchestra(ToolOrchestra):
+    """Keeps tau2's own record of the conversation in the trajectory's `log`."""
 
-    def __init__(self, method: ToolOrchestra):
-        if method.environments is None:
-            raise EvaluationError("toolorchestra.environment is missing")
-        self.method = method
-        self.needs = method.needs
-        self._worlds = method.environments
-        self._opened: ContextVar[list[Environment]] = ContextVar("opened")
-        method.environments = self
-
-    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        self._opened.set([])
-        trajectory = await self.method.rollout(task, roles, sampling)
-        (environment,) = self._opened.get()
+    def write_log(self, call: FuncCallRollout, environment: Environment) -> dict[str, Any]:
         assert isinstance(environment, Tau2Environment)
-        return replace(trajectory, log={**trajectory.log, "simulation": environment.simulation})
-
-    def open(self, task: Task, ask: Ask) -> Environment:
-        environment = self._worlds.open(task, ask)
-        self._opened.get().append(environment)
-        return environment
-
-    async def close(self) -> None:
-        self.method.environments = self._worlds
-        await self.method.close()
+        return {**super().write_log(call, environment), "simulation": environment.simulation}
 
 
 class DoNothing(Method):

@@ -17,11 +17,10 @@ from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Sample, Samples, flat, read_samples
-from benchmarks.harness.tables import counts_text, estimate_text
 from benchmarks.tau2.published import ALL
 from benchmarks.tau2.statistics import Tau2Statistics, is_solved, read_cost, tau2_statistics
 from benchmarks.tau2.tasks import DOMAINS
-from core.report.table import markdown
+from core.report.table import format_score, markdown
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 
@@ -84,20 +83,24 @@ def describe_results(variants: Mapping[str, Tau2Statistics], version: str, notes
         header = ["", *(f"pass^{k}" for k in stats.pass_hat), "tasks"]
         sizes = {**stats.tasks, "micro": sum(stats.tasks.values()), "macro": sum(stats.tasks.values())}
         rows = [
-            [name, *(estimate_text(stats.pass_hat[k][name]) for k in stats.pass_hat), str(size)]
+            [name, *(format_score(stats.pass_hat[k][name].to_json()) for k in stats.pass_hat), str(size)]
             for name, size in sizes.items()
         ]
         calls = ", ".join(f"{name} {n:.2f}" for name, n in stats.calls.items()) or "none"
         parts += [
             f"## {variant}: % with 95% intervals over tasks, {stats.trials} trial(s)",
             markdown(header, *rows),
-            f"Infrastructure errors: {counts_text(stats.errors)}. Ended by: {counts_text(stats.terminations)}. "
+            f"Infrastructure errors: {list_counts(stats.errors)}. Ended by: {list_counts(stats.terminations)}. "
             f"Graded without a judge of assertions: {stats.not_judged}. Per conversation ${stats.cost:.4f}; experts "
-            f"called: {calls}; conversations by number of such calls: {counts_text(stats.histogram)}.",
+            f"called: {calls}; conversations by number of such calls: {list_counts(stats.histogram)}.",
         ]
     if notes:
         parts += ["Departures:", "\n".join(f"- {note}" for note in notes)]
     return "\n\n".join(parts)
+
+
+def list_counts(counts: Mapping[Any, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
 
 
 async def write_official(

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(r"tokentrue ((?:[^`;,).\n]|[.,](?=\S))+)")
 GROUPS = {name.split()[0] for name in tokentrue.COMMANDS}
 VALUES = {
-    "data: name": "essays",
+    "evaluations: name": "essays",
     "command: name": "rejection",
     "evaluate: options.protocol": "frames",
     "tasks: count": "9",
@@ -84,7 +84,7 @@ def parse_command(words: list[str]) -> str:
 
 def test_the_commands_are_found() -> None:
     files = {file for file, _ in FOUND}
-    assert {"core/data/tasks.py", "benchmarks/table/data.py"} <= files
+    assert {"core/data/tasks.py", "benchmarks/table/evaluations.py"} <= files
     assert len(FOUND) >= 12
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.environment import UserReply
-from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory
 from agentic.toolorchestra.tau2.users import HangUpUser, ScriptedUser
-from benchmarks.tau2.protocols import WORLDS, Recorded
+from benchmarks.tau2.protocols import WORLDS, RecordedToolOrchestra
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling, Task, Trajectory
@@ -134,11 +133,11 @@ async def rollout(task: Task, workers: Workers, *, by_expert: bool = False, **ch
 
         return ScriptedPolicy(respond, logprob=-0.5)
 
-    plain = ToolOrchestra(make_recipe(**changes), tokenizer)
-    assert isinstance(plain.environments, Tau2EnvironmentFactory)
-    plain.environments.workers = workers  # one process for all tests: it takes seconds to start
+    method = RecordedToolOrchestra(make_recipe(**changes), tokenizer)
+    assert isinstance(method.environments, Tau2EnvironmentFactory)
+    method.environments.workers = workers  # one process for all tests: it takes seconds to start
     roles = Roles({"policy": policy(own), "strong": policy(experts)})
-    return await Recorded(plain).rollout(task, roles, Sampling(seed=0))
+    return await method.rollout(task, roles, Sampling(seed=0))
 
 
 def make_recipe(**changes: Any) -> ToolOrchestraRecipe:

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.table import command
-from benchmarks.table.data import find_lacking
-from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
+from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, find_lacking, list_published
 
 
 def list_evaluations() -> list[Evaluation]:

@@ -58,7 +58,7 @@ def test_command_writes_both_tables(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["--data", str(data), "--folds", "0", "1", "--out", str(tmp_path / "out")]) == 0
     saved = json.loads((tmp_path / "out/routing.json").read_text())
     assert saved["mmlu"]["ridge"]["apgr"][0] == pytest.approx(saved["mmlu"]["oracle"]["apgr"][0], abs=0.02)
-    assert "published: SW ranking, arena + gold | 0.603 | | 35.4 | 71.5" in (tmp_path / "out/table.md").read_text()
+    assert "published: SW ranking, arena + gold | 0.603 |  | 35.4 | 71.5" in (tmp_path / "out/table.md").read_text()
     assert "fold 1, gsm8k" in capsys.readouterr().out
 
 
