@@ -2,7 +2,7 @@
 
     tokentrue convert to-dist --hf Qwen/Qwen2.5-7B-Instruct --dist /data/start --model qwen2.5-7B
     tokentrue convert to-hf --hf Qwen/Qwen2.5-7B-Instruct --dist /data/run --out /data/run_hf
-    tokentrue convert to-hf ... --iterations 20,40 --dry-run
+    tokentrue convert to-hf ... --dry-run
 
 Run it in slime's container, where slime and Megatron-LM are in /root. A finished conversion is left alone, and an
 interrupted one starts again: each output is written to a hidden folder beside its target and renamed when it is
@@ -110,10 +110,8 @@ def to_dist(tools: ConverterTools, hf: Path, dist: Path, model: str, *, gpus: in
     return [Conversion(dist, command)]
 
 
-def to_hf(
-    tools: ConverterTools, hf: Path, dist: Path, out: Path, *, iterations: Sequence[int] = ()
-) -> list[Conversion]:
-    """Plan one Hugging Face folder in `out` for each checkpoint of `dist` (only `iterations`, if given) that lacks it.
+def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conversion]:
+    """Plan one Hugging Face folder in `out` for each complete checkpoint of `dist` that lacks it.
 
     Training started from the model `hf`: its config and tokenizer are copied. Megatron pads the embedding; the size of
     this model's vocabulary tells the converter which rows to drop.
@@ -121,10 +119,7 @@ def to_hf(
     found = {folder.name: folder for folder in sorted(dist.glob("iter_*")) if is_complete(folder)}
     if not found:
         raise ConversionError(f"{dist}: no complete checkpoint iter_*/. Give the folder that training saves to.")
-    names = [f"iter_{iteration:07d}" for iteration in iterations] or list(found)
-    if absent := [name for name in names if name not in found]:
-        raise ConversionError(f"{dist / absent[0]}: no complete checkpoint. There are: {', '.join(found)}")
-    targets = {name: out / name for name in names if not (out / name).exists()}
+    targets = {name: out / name for name in found if not (out / name).exists()}
     assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary_size(hf))]
 
     def command(source: Path, partial: Path) -> list[str]:
@@ -174,7 +169,7 @@ def plan_conversions(options: argparse.Namespace) -> list[Conversion]:
             weights.check(hf)
         return to_dist(tools, hf, dist, options.model, gpus=options.gpus)
     hf = resolve(options.hf, weights=False).absolute()
-    return to_hf(tools, hf, dist, options.out.absolute(), iterations=options.iterations)
+    return to_hf(tools, hf, dist, options.out.absolute())
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -199,11 +194,4 @@ def make_parser() -> argparse.ArgumentParser:
     )
     back = directions.add_parser("to-hf", parents=[common], help="torch_dist -> Hugging Face")
     back.add_argument("--out", required=True, type=Path, metavar="DIR", help="gets one folder per iteration")
-    back.add_argument(
-        "--iterations", type=_parse_iterations, default=(), metavar="N,N", help="such as 20,40 (default: all)"
-    )
     return parser
-
-
-def _parse_iterations(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(int(part) for part in text.split(",")))

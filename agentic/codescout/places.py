@@ -21,19 +21,6 @@ class CodePlaces:
     functions: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceScores:
-    """Holds the F1 of the three levels, each in [0, 1]."""
-
-    file: float = 0.0
-    module: float = 0.0
-    function: float = 0.0
-
-    @property
-    def mean(self) -> float:
-        return (self.file + self.module + self.function) / 3
-
-
 def read_answer(locations: object) -> CodePlaces | None:
     """Read the argument of the call that answers; None if an entry is no object, has no file, or another type.
 
@@ -76,15 +63,13 @@ def read_gold(changes: Sequence[Mapping[str, Any]]) -> CodePlaces:
     return CodePlaces(files, frozenset(map(str, modules)), frozenset(map(str, functions)))
 
 
-def score(answer: CodePlaces | None, gold: CodePlaces) -> PlaceScores:
-    """Return the F1 of an answer; None stands for no answer."""
-    if answer is None:
-        return PlaceScores()
-    return PlaceScores(
-        measure_f1(answer.files, gold.files),
-        measure_f1(answer.modules, gold.modules),
-        measure_f1(answer.functions, gold.functions),
-    )
+def score(answer: CodePlaces, gold: CodePlaces) -> dict[str, float]:
+    """Return the F1 of an answer at each level, by the names of the metrics."""
+    return {
+        "file_f1": measure_f1(answer.files, gold.files),
+        "module_f1": measure_f1(answer.modules, gold.modules),
+        "function_f1": measure_f1(answer.functions, gold.functions),
+    }
 
 
 def measure_f1(named: Collection[str], right: Collection[str]) -> float:

@@ -125,18 +125,16 @@ class CodeScout(Method):
         async with self.make_workspace(search) as workspace:
             end, locations = await self.search(search, workspace, roles["policy"], turns, counts)
         answer = read_answer(locations) if end == "answered" else None
-        scores, config, used = score(answer, search.gold), self.config, len(turns.recorded)
-        reward = scores.file + scores.module + scores.function
+        scores, config, used = score(answer or CodePlaces(), search.gold), self.config, len(turns.recorded)
+        reward = sum(scores.values())
         return Trajectory(
             task_id=task.task_id,
             turns=tuple(turns.recorded),
             status="completed" if end in OWN_ENDS else "truncated",
             reward=reward + config.turns_weight * (used == config.rewarded_turns),
             metrics={
-                "official": scores.mean,
-                "file_f1": scores.file,
-                "module_f1": scores.module,
-                "function_f1": scores.function,
+                "official": reward / len(scores),
+                **scores,
                 "turns": used,
                 f"end_{end}": 1.0,
                 **{name: float(count) for name, count in counts.items()},

@@ -1,4 +1,4 @@
-"""Holds MemAgent's prompts as token templates.
+"""Holds MemAgent's prompts.
 
 `official` keeps the words of the paper's released templates (BytedTsinghua-SIA/MemAgent, Apache-2.0): the released
 checkpoints depend on them. `compact` has the same parts in a few tokens, for models with a small context.
@@ -11,9 +11,6 @@ tests/golden/prompts compares all of them with the released ones.
 from __future__ import annotations
 
 from typing import Literal
-
-from core.text.template import TokenTemplate
-from core.text.tokenizer import Tokenizer
 
 Order = Literal["official", "prefix_friendly"]
 Style = Literal["official", "compact"]
@@ -76,19 +73,3 @@ def _join_parts(style: Style, names: tuple[str, ...], recall: bool) -> str:
         place = names.index("memory")
         names = (*names[:place], "recalled", *names[place:])
     return between.join(parts[name] for name in names)
-
-
-def make_update_template(
-    tokenizer: Tokenizer, style: Style, order: Order, gate: bool, recall: bool = False, leave: bool = False
-) -> TokenTemplate:
-    """Make the prompt of a memory update, with the slots problem, section and memory, and maybe `recalled`."""
-    slots = ("problem", "section", "memory", *["recalled"] * recall)
-    return TokenTemplate(tokenizer, update_message(style, order, gate, recall, leave), slots=slots)
-
-
-def make_final_template(
-    tokenizer: Tokenizer, style: Style, answer_format: AnswerFormat = "boxed", recall: bool = False
-) -> TokenTemplate:
-    """Make the prompt of the final answer, with the slots problem and memory, and maybe `recalled`."""
-    slots = ("problem", "memory", *["recalled"] * recall)
-    return TokenTemplate(tokenizer, final_message(style, answer_format, recall), slots=slots)

@@ -27,7 +27,7 @@ from dataclasses import replace
 from agentic.memagent.chunks import SharedResults, split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.information import make_regrade, measure_answer
-from agentic.memagent.prompts import AnswerFormat, make_final_template, make_update_template
+from agentic.memagent.prompts import AnswerFormat, final_message, update_message
 from agentic.memagent.reading import Reading
 from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, is_accepted
@@ -35,6 +35,7 @@ from core.rewards.answers import strip_thoughts
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
+from core.text.template import TokenTemplate
 from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
@@ -48,9 +49,11 @@ class MemAgent(Method):
     def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
         self.config = config
         self.tokenizer = tokenizer
-        gates = (config.gate_update, config.recall, config.gate_exit)
-        self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, *gates)
-        self.final = make_final_template(tokenizer, config.prompt_style, config.answer_format, config.recall)
+        options, recalled = (config.gate_update, config.recall, config.gate_exit), ("recalled",) * config.recall
+        update = update_message(config.prompt_style, config.prompt_order, *options)
+        final = final_message(config.prompt_style, config.answer_format, config.recall)
+        self.update = TokenTemplate(tokenizer, update, slots=("problem", "section", "memory", *recalled))
+        self.final = TokenTemplate(tokenizer, final, slots=("problem", "memory", *recalled))
         self.empty_memory = encode_text(tokenizer, config.empty_memory)
         self.stop_ids = (tokenizer.eos_token_id,)
         self._shared: SharedResults[tuple[list[Ids], int]] = SharedResults()

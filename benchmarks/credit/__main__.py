@@ -22,9 +22,10 @@ from statistics import fmean
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 
 from benchmarks.harness.jobs import TOKENTRUE, call, run_all, show_score, train
+from core.config import Section
 from core.report.stats import Estimate, mean_ci
 from core.report.table import markdown
 from core.runs.files import write_text
@@ -36,20 +37,19 @@ TEST_TASKS = 256
 REJECTION_RATE = 5e-4
 
 
-class TinyWorld(BaseModel):
+class TinyWorld(Section):
     """Names a tiny world: its preset, steps of a run, the file of test tasks, and rules that it has no room for.
 
     `keys` are keys of the recipe of every run, in which {out} stands for the run's folder.
     """
 
-    model_config = ConfigDict(extra="forbid")
     method: str
     preset: str = "tiny"
     steps: PositiveInt
     test: str
-    keys: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
-    baselines: list[str] = []
+    keys: Mapping[str, Any] = {}
+    left_out: Mapping[str, str] = {}
+    baselines: tuple[str, ...] = ()
     rules: dict[str, dict[str, Any]] | None = None
 
     def place_keys(self, out: Path) -> dict[str, Any]:
@@ -58,10 +58,9 @@ class TinyWorld(BaseModel):
         return placed
 
 
-class Plan(BaseModel):
+class Plan(Section):
     """Holds table.yaml."""
 
-    model_config = ConfigDict(extra="forbid")
     rates: list[float]
     tuning_seed: int
     seeds: list[int]

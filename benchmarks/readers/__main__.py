@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,11 +19,12 @@ from statistics import fmean
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 
 from benchmarks.harness.jobs import call, run_all, show_score, train
 from benchmarks.readers.experts import WORLD
 from benchmarks.readers.tasks import QUESTIONS, draw_task
+from core.config import Section
 from core.data.files import write_jsonl
 from core.data.tasks import read_tasks
 from core.report.stats import mean_ci
@@ -37,26 +38,23 @@ POSITIONS = 262144
 """Bounds what the full context may hold; a rotary embedding has no parameters, so the start model is the same."""
 
 
-class Length(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Length(Section):
     pages: PositiveInt
     tasks: PositiveInt
-    variants: list[str] = ["untrained", "trained"]
+    variants: tuple[str, ...] = ("untrained", "trained")
 
 
-class Reader(BaseModel):
+class Reader(Section):
     """Names a method, the keys of its recipe, and for which lengths it reads fewer tasks than others."""
 
-    model_config = ConfigDict(extra="forbid")
     method: str
     keys: dict[str, Any]
-    tasks: dict[str, PositiveInt] = {}
+    tasks: Mapping[str, PositiveInt] = {}
 
 
-class ReadingPlan(BaseModel):
+class ReadingPlan(Section):
     """Holds table.yaml. `lengths` are named by how many times as long as in training the documents are."""
 
-    model_config = ConfigDict(extra="forbid")
     seeds: list[int]
     lengths: dict[str, Length]
     keys: dict[str, Any]

@@ -53,8 +53,7 @@ class Shape(NamedTuple):
             "run.parallel_seeds": 1,
         }
         if options.lora:
-            four_bits = str(options.load_in_4bit).lower()
-            settings["model.lora"] = f"{{rank: {options.lora}, alpha: {options.lora}, load_in_4bit: {four_bits}}}"
+            settings["model.lora"] = f"{{rank: {options.lora}, alpha: {options.lora}}}"
         return method_spec("memagent").load("tiny", [f"{key}={value}" for key, value in settings.items()])
 
 
@@ -161,7 +160,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
     parser.add_argument("--cpu-offload", action="store_true", help="set optimizer.cpu_offload")
     parser.add_argument("--lora", type=argparse_type(PositiveInt), metavar="RANK", help="train adapters of this rank")
-    parser.add_argument("--load-in-4bit", action="store_true", help="with --lora: keep the other weights in 4 bits")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     return parser
 

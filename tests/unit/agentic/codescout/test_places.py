@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic.codescout.places import CodePlaces, PlaceScores, measure_f1, read_answer, read_gold, score
+from agentic.codescout.places import CodePlaces, measure_f1, read_answer, read_gold, score
 
 GOLD = [
     {
@@ -15,6 +15,12 @@ GOLD = [
     },
     {"file": "a/c.py", "changes": {"edited_modules": None, "edited_entities": None, "added_entities": ["a/c.py:g"]}},
 ]
+
+
+def read(locations: Any) -> CodePlaces:
+    answer = read_answer(locations)
+    assert answer is not None
+    return answer
 
 
 def test_an_answer_names_files_modules_and_functions() -> None:
@@ -56,17 +62,16 @@ def test_what_the_patch_adds_is_no_place_that_can_be_found() -> None:
 
 def test_a_level_of_which_the_patch_has_nothing_scores_nothing() -> None:
     gold = read_gold(GOLD[1:])
-    assert score(read_answer([{"file": "a/c.py"}]), gold) == PlaceScores(1.0, 0.0, 0.0)
-    assert score(None, gold) == PlaceScores()
+    assert list(score(read([{"file": "a/c.py"}]), gold).values()) == [1.0, 0.0, 0.0]
+    assert list(score(CodePlaces(), gold).values()) == [0.0, 0.0, 0.0]
 
 
 def test_naming_everything_costs_precision() -> None:
     gold = read_gold(GOLD)
     one = [{"file": "a/b.py", "class_name": "C", "function_name": "m"}]
-    scores = score(read_answer(one), gold)
-    assert (scores.file, scores.module, scores.function) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+    assert score(read(one), gold) == pytest.approx(dict.fromkeys(("file_f1", "module_f1", "function_f1"), 2 / 3))
     many = [*one, *({"file": f"a/{name}.py"} for name in "defgh")]
-    assert score(read_answer(many), gold).file == pytest.approx(2 / 8)
+    assert score(read(many), gold)["file_f1"] == pytest.approx(2 / 8)
 
 
 @pytest.mark.parametrize("changes", [[], [{"changes": {}}], [{"file": "a.py"}], ["a.py"]])
