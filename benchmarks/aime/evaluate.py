@@ -7,8 +7,8 @@
 | variant | model | how |
 |---|---|---|
 | single | --untrained, or --model without one | one call |
-| agent-untrained | --untrained | the method (AgentFlow) |
-| agent | --model | the method |
+| agent-untrained | --untrained | AgentFlow |
+| agent | --model | AgentFlow |
 
 Statistics are explained in statistics.py. Each sample is logged as it ends (benchmarks/harness/samples.py): the same
 command continues where a killed one stopped, and a larger --k adds to what is there.
@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe
+from agentic.agentflow.rollout import SPEC
 from benchmarks.aime.problems import MESSAGE, SingleCall, keep_verdict, load_problems, make_grade
 from benchmarks.aime.published import agent_settings, protocol, published_scores, single_settings
 from benchmarks.aime.results import aime_result, describe_results
-from benchmarks.aime.statistics import AimeStatistics, aime_statistics
 from benchmarks.harness.command import (
     EvalPlan,
     Evaluator,
@@ -41,11 +41,8 @@ from benchmarks.harness.options import make_evaluator_parser, positive, seed
 from benchmarks.harness.plan import EvalCell, drop_ports
 from benchmarks.harness.published import Protocol, Settings, compare_cells
 from benchmarks.harness.run import evaluate_cell, open_agent, open_method
-from benchmarks.harness.samples import read_samples
 from core.hub import is_hub_id, resolve
 from core.rewards.math_grader import MathGrader
-from core.rollout.method import MethodSpec, method_spec
-from core.runs.run_folder import RunFolder
 from core.types import Task
 
 VARIANTS = ("single", "agent-untrained", "agent")
@@ -57,7 +54,6 @@ NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "inferenc
 class AimePlan(EvalPlan):
     """Holds what a call evaluates: a cell for each variant."""
 
-    spec: MethodSpec
     tasks: Sequence[Task]
 
 
@@ -70,8 +66,7 @@ def prepare(options: argparse.Namespace) -> AimePlan:
     for variant in variants:
         if not is_hub_id(named[variant]):
             resolve(named[variant])  # before anything is downloaded
-    spec = method_spec(options.method)
-    recipe = spec.load(options.preset, [*options.overrides, f"model.path={options.model}"])
+    recipe = SPEC.load(options.preset, [*options.overrides, f"model.path={options.model}"])
     as_published = recipe.preset == "published"
     fill_defaults(
         options,
@@ -83,7 +78,7 @@ def prepare(options: argparse.Namespace) -> AimePlan:
     data, tasks = load_problems(options.data, Path("data"))
     tasks = tasks[: options.tasks]
     settings = {
-        "method": spec.name,
+        "method": SPEC.name,
         "preset": recipe.preset,
         "budget": options.budget,
         "single": MESSAGE,
@@ -107,8 +102,7 @@ def prepare(options: argparse.Namespace) -> AimePlan:
         )
         for variant in variants
     ]
-    plan = AimePlan(folder, models, cells, spec, tasks)
-    return compare_with_published(plan, recipe, options.published_as) if spec.name == "agentflow" else plan
+    return compare_with_published(AimePlan(folder, models, cells, tasks), recipe, options.published_as)
 
 
 def compare_with_published(plan: AimePlan, recipe: AgentFlowRecipe, published_as: str | None) -> AimePlan:
@@ -149,7 +143,7 @@ async def evaluate(plan: AimePlan) -> str:
     grader, folder, budget = MathGrader(), plan.folder, plan.cells[0].length
     try:
         for cell in plan.cells:
-            opener = partial(open_agent, plan.spec.build, plan.models, cell)
+            opener = partial(open_agent, SPEC.build, plan.models, cell)
             if cell.variant == "single":
                 build = lambda recipe, tokenizer: SingleCall(tokenizer, budget)  # noqa: E731
                 opener = partial(open_method, build, plan.models, cell, {})
@@ -158,17 +152,8 @@ async def evaluate(plan: AimePlan) -> str:
             await evaluate_cell(cell, plan.tasks, folder, opener, aime_result, grade)
     finally:
         await grader.close()
-    text = describe_results(read_statistics(folder, plan.cells[0].seed))
+    text = describe_results([result for result in folder.evaluations() if result.seed == plan.cells[0].seed])
     return f"{text}\n\nreport: {folder.path / 'report.html'}, samples: {folder.evaluation_path}"
-
-
-def read_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, AimeStatistics]]:
-    """Return data set -> variant -> statistics of all results in the folder, of this call and earlier ones."""
-    found: dict[str, dict[str, AimeStatistics]] = {}
-    for result in folder.evaluations():
-        if result.seed == seed:
-            found.setdefault(result.data, {})[result.variant] = aime_statistics(read_samples(folder, result))
-    return found
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -186,7 +171,6 @@ def make_parser() -> argparse.ArgumentParser:
         top_p={"default": None, "help": "default: 0.95, or 0.99 with the preset published"},
     )
     own = parser.add_argument_group("aime")
-    own.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
     own.add_argument("--data", default="aime24", metavar="NAME|FILE|HUB", help="aime24, aime25, FILE, owner/name:split")
     own.add_argument("--k", type=positive, default=16, help="samples of each problem (default: 16)")
     own.add_argument(

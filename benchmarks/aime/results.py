@@ -5,18 +5,17 @@ An EvalResult has a score for each problem: the mean over its k samples. Its `le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from benchmarks.aime.statistics import AimeStatistics, aime_statistics, difference
+from benchmarks.aime.statistics import AimeStatistics, aime_statistics
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Samples, flat
-from benchmarks.harness.tables import estimate_text
-from core.report.stats import Estimate
-from core.report.table import markdown
+from benchmarks.harness.statistics import paired_difference
+from core.report.table import format_score, markdown
 from core.runs.evaluation import EvalResult
 
 NOT_IN_SUMMARY = ("tasks", "avg", "pass_at", "maj", "repeats")
@@ -39,47 +38,33 @@ def summarize_variant(stats: AimeStatistics) -> dict[str, Any]:
     return {**numbers, "scores": scores, "ci95_repeats": None if stats.repeats is None else list(stats.repeats)}
 
 
-def compare_variants(variants: Mapping[str, AimeStatistics]) -> dict[tuple[str, str], Estimate]:
-    """Return the difference of every two variants that have problems in common."""
-    found = {(a, b): difference(variants[a], variants[b]) for a, b in combinations(variants, 2)}
-    return {pair: estimate for pair, estimate in found.items() if estimate is not None}
+def describe_results(results: Sequence[EvalResult]) -> str:
+    """Return the tables of each data set, from the numbers that the results hold."""
+    by_data: dict[str, list[EvalResult]] = {}
+    for result in results:
+        by_data.setdefault(result.data, []).append(result)
+    return "\n\n".join(part for data, variants in by_data.items() for part in _tables(data, variants))
 
 
-def describe_results(results: Mapping[str, Mapping[str, AimeStatistics]]) -> str:
-    """Return the tables of data set -> variant -> statistics."""
-    return "\n\n".join(part for data, variants in results.items() for part in _tables(data, variants))
-
-
-def _tables(data: str, variants: Mapping[str, AimeStatistics]) -> list[str]:
-    scores = sorted({name: None for stats in variants.values() for name in stats.scores()}, key=_score_order)
-    estimates = {variant: stats.estimates() for variant, stats in variants.items()}
-    score_rows = [
-        [variant, *(estimate_text(estimates[variant].get(name)) for name in scores), _interval_text(stats.repeats)]
-        for variant, stats in variants.items()
-    ]
-    rate_rows = [
-        [
-            variant,
-            str(stats.k),
-            *(
-                f"{100 * rate:.1f}"
-                for rate in (stats.truncated, stats.no_answer, stats.parse_errors, stats.tool_errors)
-            ),
-            f"{stats.mean_turns:.2f}",
-            f"{stats.mean_tokens:,.0f}",
-            ", ".join(f"{count} {kind}" for kind, count in stats.failures.items()) or "0",
-        ]
-        for variant, stats in variants.items()
-    ]
-    pairs = [[f"{a} − {b}", str(found.n), estimate_text(found)] for (a, b), found in compare_variants(variants).items()]
+def _tables(data: str, variants: Sequence[EvalResult]) -> list[str]:
+    names = sorted({name for result in variants for name in result.notes["scores"]}, key=_score_order)
+    score_rows, rate_rows = list[list[str]](), list[list[str]]()
+    for result in variants:
+        numbers = result.notes
+        scores = [_show_score(numbers["scores"].get(name)) for name in names]
+        score_rows.append([result.variant, *scores, _show_interval(numbers["ci95_repeats"])])
+        shares = [f"{100 * numbers[name]:.1f}" for name in ("truncated", "no_answer", "parse_errors", "tool_errors")]
+        means = [f"{numbers['mean_turns']:.2f}", f"{numbers['mean_tokens']:,.0f}"]
+        failures = ", ".join(f"{count} {kind}" for kind, count in numbers["failures"].items()) or "0"
+        rate_rows.append([result.variant, str(numbers["k"]), *shares, *means, failures])
     rates = ["variant", "k", "truncated", "no answer", "parse errors", "tool errors", "turns", "tokens", "failures"]
     parts = [
         f"## {data}: scores in %, with 95% intervals over problems; the last column is that of avg over repeats",
-        markdown(["variant", *scores, "repeats"], *score_rows),
+        markdown(["variant", *names, "repeats"], *score_rows),
         "Shares of samples in %, means per sample:",
         markdown(rates, *rate_rows),
     ]
-    if pairs:
+    if pairs := list(_compare_variants(variants)):
         parts += [
             "Differences of avg, paired by problem, in points:",
             markdown(["variants", "problems", "difference"], *pairs),
@@ -87,10 +72,24 @@ def _tables(data: str, variants: Mapping[str, AimeStatistics]) -> list[str]:
     return parts
 
 
+def _compare_variants(variants: Sequence[EvalResult]) -> Iterator[list[str]]:
+    """Yield a row for every two variants that have problems in common."""
+    for pair in combinations(variants, 2):
+        first, second = (dict(zip(r.notes["task_ids"], r.scores["official"], strict=True)) for r in pair)
+        if found := paired_difference(first, second):
+            names = " − ".join(result.variant for result in pair)
+            yield [names, str(found.n), format_score(found.to_json())]
+
+
+def _show_score(score: Mapping[str, Any] | None) -> str:
+    """Return mean and interval in per cent: 93.8 (91.2 to 95.9)."""
+    return format_score(score and {"mean": score["mean"], "ci95": score["ci95_problems"]})
+
+
 def _score_order(name: str) -> tuple[int, int]:
     kind, _, count = name.partition("@")
     return ("avg", "pass", "maj").index(kind), int(count)
 
 
-def _interval_text(interval: tuple[float, float] | None) -> str:
+def _show_interval(interval: Sequence[float] | None) -> str:
     return "–" if interval is None else f"({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

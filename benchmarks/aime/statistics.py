@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness.samples import Sample
-from benchmarks.harness.statistics import group_repeats, paired_difference, pass_at
+from benchmarks.harness.statistics import group_repeats, pass_at
 from core.report.stats import Estimate, mean_ci, t_margin, wilson
 
 
@@ -102,11 +102,6 @@ def score_majority(samples: Sequence[Sample]) -> float:
     tied = [answer for answer, count in votes.items() if count == most]
     right = {answer: [is_correct(s) for s in samples if s.graded["answer"] == answer] for answer in tied}
     return sum(sum(verdicts) / len(verdicts) for verdicts in right.values()) / len(tied)
-
-
-def difference(first: AimeStatistics, second: AimeStatistics) -> Estimate | None:
-    """Return avg@k of `first` minus that of `second`, paired by problem; None without a common problem."""
-    return paired_difference(*(dict(zip(stats.tasks, stats.avg, strict=True)) for stats in (first, second)))
 
 
 def powers_of_two(k: int) -> list[int]:

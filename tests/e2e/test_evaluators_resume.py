@@ -98,13 +98,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     config.write_text(json.dumps({**read_json(config), "max_position_embeddings": 8192}))
     small = ["--threads", "1", "--set", "model.device=cpu"]
     ruler = ["--variants", "trained", "full-context", "--lengths", "448", "--tasks", "8", "--seeds", "0"]
-    aime = ["--variants", "single", "--k", "4", "--budget", "12", "--data", str(folder / "sums.jsonl"), "--method"]
+    aime = ["--variants", "single", "--k", "4", "--budget", "12", "--data", str(folder / "sums.jsonl")]
     tau2 = ["--user", "scripted", "--trials", "4", "--domains", "retail", "telecom", "--max-steps", "3"]
     heldout = ["memagent", "--preset", "tiny", "--untrained", str(model), "--seeds", "0", "--concurrency", "3"]
     return {
         "ruler": ["--model", str(model), "--preset", "tiny", *small, *ruler, "--concurrency", "3"],
         "heldout": [*heldout, "--model", str(model), *small, "--data", str(folder / "held.jsonl")],
-        "aime": ["--model", str(long), *small, *aime, "memagent", "--concurrency", "2"],
+        "aime": ["--model", str(long), *small, *aime, "--concurrency", "2"],
         "tau2": [
             *("--model", str(long), *small, *tau2, "--concurrency", "1", "--temperature", "1"),
             *("--set", "toolorchestra.max_tokens=12", "--kv-tokens", "8192"),
