@@ -6,7 +6,7 @@ models write programs:
 
 | | official | compact |
 |---|---|---|
-| next step | Justification, Context, Sub-Goal, Tool Name under these labels | ` tool : sub-goal` |
+| next step | Context, Sub-Goal, Tool Name under these labels | ` tool : sub-goal` |
 | command | `execution = tool.execute(query="...")`, fenced or not | the query itself |
 | verdict | the last `Conclusion: STOP` or `Conclusion: CONTINUE` | the last word, STOP or CONTINUE |
 
@@ -31,7 +31,6 @@ QUERY_FENCES = PYTHON | {"", "text"}
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    justification: str
     context: str
     sub_goal: str
     tool: str
@@ -72,7 +71,7 @@ class OfficialFormat:
         # The fields stand in the order of the prompt. Read them from the last back: each ends where the next begins.
         fields: dict[str, str] = {}
         end = len(text)
-        for name in ("tool", "sub_goal", "context", "justification"):
+        for name in ("tool", "sub_goal", "context"):
             found = next((label for label in reversed(labels) if label.name == name and label.stop <= end), None)
             fields[name] = _clean(text[found.stop : end]) if found else ""
             end = found.start if found else end
@@ -81,7 +80,7 @@ class OfficialFormat:
             return ParseError("no_tool", "there is no `Tool Name:` with a tool after it")
         if not fields["sub_goal"]:
             return ParseError("no_sub_goal", "there is no `Sub-Goal:` with text after it, before `Tool Name:`")
-        return NextStep(fields["justification"], fields["context"], fields["sub_goal"], tool)
+        return NextStep(fields["context"], fields["sub_goal"], tool)
 
     def parse_command(self, text: str) -> ParsedCommand | ParseError:
         blocks = [re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", block) for block in text.split("```")[1::2]]
@@ -114,7 +113,7 @@ class CompactFormat:
             return ParseError("no_tool", "write `tool : sub-goal`")
         if not sub_goal:
             return ParseError("no_sub_goal", "write a sub-goal after the colon")
-        return NextStep("", "", sub_goal, tool)
+        return NextStep("", sub_goal, tool)
 
     def parse_command(self, text: str) -> ParsedCommand | ParseError:
         query = text.strip()
@@ -132,7 +131,7 @@ FORMATS: Mapping[Style, OfficialFormat | CompactFormat] = {
     "compact": CompactFormat(),
 }
 
-_LABEL = r"(?P<name>justification|context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
+_LABEL = r"(?P<name>context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
 _LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)
 _LABEL_ANYWHERE = re.compile(rf"(?<![a-z-]){_LABEL}", re.IGNORECASE)
 _EXECUTION = re.compile(r"^[ \t]*execution[ \t]*=", re.MULTILINE)
@@ -148,7 +147,7 @@ class _Label:
 
 
 def _labels(text: str, pattern: re.Pattern[str]) -> list[_Label]:
-    names = {"j": "justification", "c": "context", "s": "sub_goal", "t": "tool"}
+    names = {"c": "context", "s": "sub_goal", "t": "tool"}
     return [_Label(names[match["name"][0].lower()], match.start(), match.end()) for match in pattern.finditer(text)]
 
 

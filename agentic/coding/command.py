@@ -74,7 +74,6 @@ async def run_command(
     settings = gateway.SessionSettings(
         max_context=config.context_tokens,
         max_turns=config.max_turns,
-        history=command.history,
         model_roles=command.model_roles,
     )
     closed: list[gateway.FinishedSession] = []  # the program may post to /finish itself

@@ -9,7 +9,6 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from core.config import ConversationRecipe, Section
-from core.gateway import History
 from core.sandbox.workspace import WorkspaceLimits
 
 PRESETS = Path(__file__).parent / "presets"
@@ -35,8 +34,6 @@ class CommandSection(Section):
     The tests that decide the reward have the limits of coding.workspace."""
     output_bytes: PositiveInt = 1 << 22
     """Limits what the program may print."""
-    history: History = "sampled"
-    """Says which thoughts of earlier answers a prompt keeps: all, or those that the chat template shows."""
     model_roles: Mapping[str, str] = {}
     """Maps patterns of model names to roles, as in agentic/agent: `{claude-haiku-*: frozen:policy}` lets the policy
     write Claude Code's titles, untrained."""
