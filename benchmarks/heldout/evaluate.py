@@ -175,8 +175,11 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
     Raises:
         EvaluationError: a score lies outside of [0, 1].
     """
-    values = measure_columns(samples)
-    values["reward" if "official" in values else "official"] = [sample.reward for sample in flat(samples)]
+    every, values = flat(samples), measure_columns(samples)
+    if "official" in values:
+        values["reward"] = [sample.reward for sample in every]
+    # Of a method's kinds of tasks some may have `official`, and others none.
+    values["official"] = [None if sample.failed else sample.metrics.get("official", sample.reward) for sample in every]
     try:
         return build_result(
             cell,

@@ -141,6 +141,17 @@ async def test_a_method_whose_reward_is_no_score_gives_one_of_its_own(setup):
     assert result.measures["reward"] == [-1.0] * 5 + [None]
 
 
+async def test_a_task_without_a_score_of_its_own_scores_its_reward_beside_tasks_with_one(setup):
+    class Mixed(Echo):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            done = await super().rollout(task, roles, sampling)
+            return replace(done, metrics={**done.metrics, "official": 0.5}) if task.task_id == "t2" else done
+
+    (result,) = await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Mixed(tokenizer, "green"))
+    assert result.scores["official"] == [1, 1, 0.5, 1, 1, 0]
+    assert result.measures["reward"] == [1.0] * 5 + [None]
+
+
 async def test_a_reward_that_is_no_score_is_refused_with_its_fix(setup):
     class Paid(Echo):
         async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
