@@ -1,4 +1,4 @@
-"""Small runs of every method are killed, stopped and slowed at random moments, and so is the gateway.
+"""Small runs of every method are killed, stopped and slowed at random moments, and so are services and the gateway.
 
 This goes on as long as `--long MINUTES` says, for each of them. What comes out is the run that was never touched: no
 task is lost or repeated, and no process, mount or file is left. The retrieval service of Search-R1 and of ToolOrchestra
@@ -226,6 +226,46 @@ def test_a_run_ends_as_one_that_was_not_touched(
     tell(f"{method}: {killer.kills} kills{also} in {runs} runs ({dict(killer.paces)}); lost 0, repeated 0, left 0")
     assert killer.kills > 0
     assert lost_servers > 0 or not addresses
+
+
+@pytest.mark.timeout(7200)
+def test_services_that_are_killed_answer_everything(long_s: float, tmp_path: Path, tell: Callable[[str], None]) -> None:
+    """Clients ask until they are answered, while servers and their keepers are killed."""
+    rng, kills, asked = random.Random(0), Counter[str](), Counter[str]()
+    with nothing_left(), serve_tools("toolorchestra", tmp_path), ThreadPoolExecutor(CLIENTS) as pool:
+        urls = yaml.safe_load((tmp_path / "addresses.yaml").read_text())
+        deadline = time.monotonic() + long_s
+        clients = [pool.submit(ask_services, urls, number, deadline) for number in range(CLIENTS)]
+        while time.monotonic() < deadline:
+            time.sleep(rng.uniform(0.5, 4.0))
+            name = rng.choice([*SERVERS])
+            if len(servers := list_servers(SERVERS[name])) == 2:
+                keeper, server = sorted(servers)
+                pause(server, rng, rng.choice(PACES))
+                killed = rng.choice(("keeper", "server"))
+                os.kill({"keeper": keeper, "server": server}[killed], signal.SIGKILL)
+                kills[f"{name}'s {killed}"] += 1
+        for client in clients:
+            asked.update(client.result())
+    tell(f"services: {kills.total()} kills {dict(kills)}; {asked['answers']} answers, lost 0, wrong 0, left 0")
+    assert kills.total() > 0
+    assert asked["answers"] > CLIENTS
+
+
+def ask_services(urls: dict[str, str], number: int, deadline: float) -> Counter[str]:
+    """Ask both services in turn until the deadline, each question until it is answered; check every answer."""
+    rng, asked = random.Random(number), Counter[str]()
+    while time.monotonic() < deadline:
+        left, right = rng.randrange(1000), rng.randrange(1000)
+        question = {"role": "user", "content": f"What is {left} plus {right}?"}
+        reply = post_until_answered(
+            f"{urls['experts']}/v1/chat/completions", {"model": "abacus", "messages": [question]}
+        )
+        assert f"boxed{{{left + right}}}" in reply["choices"][0]["message"]["content"]
+        [[found]] = post_until_answered(f"{urls['retrieval']}/retrieve", {"queries": ["harbor"], "topk": 1})["result"]
+        assert found["contents"]
+        asked["answers"] += 2
+    return asked
 
 
 def post_until_answered(url: str, body: Any, limit_s: float = 300.0) -> Any:
