@@ -58,22 +58,6 @@ class Evaluator(Generic[Plan]):
         """Run the command and return its exit status."""
         return self._run(self.make_parser().parse_args(arguments))
 
-    def run(self, **settings: Any) -> int:
-        """Run with options by name and the defaults of the others, as the command does; return its exit status.
-
-        Raises:
-            EvaluationError: the evaluator has no such option.
-        """
-        return self._run(self.read_request(settings))
-
-    def read_request(self, settings: Mapping[str, Any]) -> argparse.Namespace:
-        """Return the options of a request. Raises EvaluationError for one that the evaluator does not have."""
-        actions = self.make_parser()._actions
-        defaults = {action.dest: action.default for action in actions if action.dest != "help"}
-        if unknown := settings.keys() - defaults.keys():
-            raise EvaluationError(f"no option {sorted(unknown)[0]}; there are: {', '.join(sorted(defaults))}")
-        return argparse.Namespace(**{**defaults, **settings})
-
     def _run(self, options: argparse.Namespace) -> int:
         try:
             check_model_options(options)

@@ -1,26 +1,21 @@
-"""Write one table of every published score that can be had and ours, and run what is missing.
+"""Write one table of every published score that can be had and ours, and the commands of what is missing.
 
-    tokentrue evaluate table --dry-run          # the table so far, and for each missing row its command
-    tokentrue evaluate table --url Qwen/Qwen3-32B=http://host:30001 --url nvidia/Orchestrator-8B=http://host:30000
+    tokentrue evaluate table
 
-An evaluation runs if the servers of all its models are named (`--url`) and its data is there, into a folder of its own
-in --runs. A published row has our score if a folder holds one of the same model under the same protocol
-(benchmarks/harness/published.py), of as many tasks or of --tasks. A row without one is listed with what it lacks and
-with its command. Killed at any moment, the same command goes on: evaluations that have all their rows are not run
-again, and the others continue from their records.
+A published row has our score if a folder in --runs holds one of the same model under the same protocol
+(benchmarks/harness/published.py), of as many tasks. A row without one is listed with its command, the models that it
+asks, and what it lacks.
 """
 
 from __future__ import annotations
 
 import argparse
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.aime.evaluate import EVALUATOR as AIME
 from benchmarks.harness.command import Evaluator
-from benchmarks.harness.options import positive
 from benchmarks.harness.plan import EXPECTED_ERRORS
 from benchmarks.localization.evaluate import EVALUATOR as LOCALIZATION
 from benchmarks.questions.evaluate import EVALUATOR as QUESTIONS
@@ -46,17 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     places = Places(options.data, options.tau2_python, options.tau2_data)
     rows = list_published()
     by_evaluation = group_rows(rows, places, options.only)
-    reasons: dict[Evaluation, list[str]] = {}
-    missing = find_missing(by_evaluation, list(find_sections(options.runs)), options.tasks)
-    for evaluation in () if options.dry_run else missing:
-        reasons[evaluation] = run(evaluation, places, options)
     found = list(find_sections(options.runs))
     text = write_table(rows, found)
-    if not options.dry_run:
-        write_text(options.runs / "table.md", text)
-    still = find_missing(by_evaluation, found, options.tasks)
-    print(text, describe_missing(still, reasons), describe_unreachable(rows, places), sep="\n")
-    return 0 if options.dry_run or not still else 1
+    write_text(options.runs / "table.md", text)
+    missing = find_missing(by_evaluation, found)
+    print(text, describe_missing(missing, places), describe_unreachable(rows, places), sep="\n")
+    return 0
 
 
 def group_rows(
@@ -72,23 +62,22 @@ def group_rows(
 
 
 def find_missing(
-    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], found: Sequence[Sections], tasks: int | None = None
+    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], found: Sequence[Sections]
 ) -> dict[Evaluation, list[PublishedScore]]:
-    """Map each evaluation to those of its rows that no folder has a score for; one that lacks none has no entry.
+    """Map each evaluation to those of its rows that no folder has a score for, of as many tasks as the published one.
 
-    A score counts if it is of as many tasks as the published one, or of `tasks` if that is fewer.
+    An evaluation that lacks none has no entry.
     """
     lacking = {
-        evaluation: [row for row in rows if not any(_is_whole(row, sections, tasks) for sections in found)]
+        evaluation: [row for row in rows if not any(_is_whole(row, sections) for sections in found)]
         for evaluation, rows in by_evaluation.items()
     }
     return {evaluation: rows for evaluation, rows in lacking.items() if rows}
 
 
-def _is_whole(row: PublishedScore, sections: Sections, tasks: int | None) -> bool:
+def _is_whole(row: PublishedScore, sections: Sections) -> bool:
     ours = row.find_ours(sections)
-    published = row.n or 0
-    return ours is not None and bool(ours["n"] >= min(published, tasks or published))
+    return ours is not None and bool(ours["n"] >= (row.n or 0))
 
 
 def find_sections(runs: Path) -> Iterator[Sections]:
@@ -97,29 +86,6 @@ def find_sections(runs: Path) -> Iterator[Sections]:
         folder = RunFolder(config.parent)
         if folder.evaluations():
             yield data_sections(build_summary(folder))
-
-
-def run(evaluation: Evaluation, places: Places, options: argparse.Namespace) -> list[str]:
-    """Run an evaluation, and return a line for each reason why it did not end."""
-    urls = dict(options.url)
-    unserved = [model for model in evaluation.models if model not in urls]
-    lacking = [f"a server of {model}: --url {model}=URL" for model in unserved]
-    lacking += find_lacking(evaluation, places, retrieval=options.retrieval is not None)
-    if lacking:
-        return lacking
-    request = {
-        **evaluation.request(urls, options.retrieval),
-        "out": options.runs / evaluation.name,
-        "threads": 1,
-        **({"tasks": options.tasks} if options.tasks else {}),
-    }
-    print(f"running {evaluation.name}", flush=True)
-    try:
-        status = EVALUATORS[evaluation.benchmark].run(**request)
-    except Exception:  # the other evaluations and the table do not depend on it
-        traceback.print_exc()
-        status = 1
-    return [] if status == 0 else ["it failed; its error is above"]
 
 
 def write_table(rows: Sequence[PublishedScore], found: Sequence[Sections]) -> str:
@@ -133,14 +99,16 @@ def write_table(rows: Sequence[PublishedScore], found: Sequence[Sections]) -> st
     return "\n\n".join([markdown(header, *lines), *note_comparisons(compared)]) + "\n"
 
 
-def describe_missing(
-    missing: Mapping[Evaluation, Sequence[PublishedScore]], reasons: Mapping[Evaluation, Sequence[str]]
-) -> str:
-    """Return lines for the rows without a score of ours: the command, and what it lacked."""
-    lines = [f"{sum(map(len, missing.values()))} published scores have none of ours beside them."]
+def describe_missing(missing: Mapping[Evaluation, Sequence[PublishedScore]], places: Places) -> str:
+    """Return lines for the rows without a score of ours: the command, the models that it asks, and what it lacks."""
+    lines = [
+        f"{sum(map(len, missing.values()))} published scores have none of ours beside them.",
+        "Name the server of the evaluated model by --policy-url, those of the others by --set.",
+    ]
     for evaluation, rows in missing.items():
         lines.append(f"{len(rows)} rows ({rows[0].name}, {rows[0].data}): {evaluation.command}")
-        lines += [f"    {line}" for line in reasons.get(evaluation, [])]
+        about = [f"asks {', '.join(evaluation.models)}", *find_lacking(evaluation, places)]
+        lines += [f"    {line}" for line in about]
     return "\n".join(lines)
 
 
@@ -154,25 +122,12 @@ def describe_unreachable(rows: Iterable[PublishedScore], places: Places) -> str:
     return "\n".join(["No cell can be had for:", *lines])
 
 
-def read_address(text: str) -> tuple[str, str]:
-    model, equals, url = text.partition("=")
-    if not equals or not url.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not MODEL=http://HOST:PORT")
-    return model, url
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="tokentrue evaluate table", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="holds the results' folders")
     parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="holds the data (default: data)")
     parser.add_argument("--only", nargs="+", choices=EVALUATORS, default=tuple(EVALUATORS), metavar="BENCHMARK")
-    parser.add_argument("--dry-run", action="store_true", help="print the table so far and what is missing")
-    parser.add_argument("--tasks", type=positive, metavar="N", help="at most N questions of each cell (default: all)")
-    where = parser.add_argument_group("models")
-    where.add_argument("--url", type=read_address, action="append", default=[], metavar="MODEL=URL",
-                       help="a server that runs already; may be repeated")  # fmt: skip
-    where.add_argument("--retrieval", metavar="URL", help="the retrieval service of AIME, FRAMES and HLE")
-    where.add_argument("--tau2-python", default=Places.tau2_python, metavar="PYTHON", help="has tau2-bench")
-    where.add_argument("--tau2-data", default=Places.tau2_data, metavar="DIR", help="its data")
+    parser.add_argument("--tau2-python", default=Places.tau2_python, metavar="PYTHON", help="has tau2-bench")
+    parser.add_argument("--tau2-data", default=Places.tau2_data, metavar="DIR", help="its data")
     return parser

@@ -1,9 +1,7 @@
-"""Which evaluation gives a published row its score: its request, the models that it asks, and how to get its data."""
+"""Which evaluation gives a published row its score: its command, the models that it asks, and how to get its data."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,8 +59,6 @@ class Evaluation:
     """Names a subcommand of `tokentrue evaluate`."""
     model: str
     """Names the evaluated model by its hub id."""
-    label: str
-    """Tells it from other evaluations of the same model."""
     options: tuple[tuple[str, Any], ...]
     """Pairs names of the evaluator's options with their values; a list is a tuple."""
     models: tuple[str, ...]
@@ -71,13 +67,6 @@ class Evaluation:
     """Names the sources that it reads (`_locate`)."""
     keys: tuple[str, ...] = ()
     """Names the files with the keys of the models that are asked for over a paid interface."""
-    preset: str = "published"
-    """Names the recipe of the other models."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the results' folder."""
-        return "-".join(["table", self.benchmark, self.model.rpartition("/")[2], self.label])
 
     @property
     def command(self) -> str:
@@ -87,23 +76,6 @@ class Evaluation:
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--{name.replace('_', '-')}", *map(str, values)]
         return " ".join(words)
-
-    def request(self, urls: Mapping[str, str], retrieval: str | None = None) -> dict[str, Any]:
-        """Return the evaluator's options with the servers of the models and of the passages."""
-        overrides = []
-        if self.benchmark == "aime":
-            recipe = AGENTFLOW.load(self.preset)
-            overrides = [f"roles.{role}={urls[model]}" for role, model in _list_roles(recipe).items()]
-            asking = [name for name, tool in recipe.agentflow.tools.items() if "url" in tool.options]
-            overrides += [f"agentflow.tools.{tool}.options.url={retrieval}" for tool in asking if retrieval]
-        elif self.benchmark in ("tau2", "questions"):
-            models = TOOLORCHESTRA.load(self.preset).model_dump(mode="json")["toolorchestra"]["models"]
-            for name in models.keys() & urls.keys():
-                models[name]["url"] = f"{urls[name]}/v1"
-            overrides = [f"toolorchestra.models={json.dumps(models)}"]
-            if retrieval and self.benchmark == "questions":
-                overrides.append(f"toolorchestra.search.url={retrieval}")
-        return {**dict(self.options), "model": self.model, "policy_url": urls[self.model], "overrides": overrides}
 
 
 def list_published() -> list[PublishedScore]:
@@ -128,19 +100,19 @@ def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:
     options: tuple[tuple[str, Any], ...]
     if row.data in LOCALIZATION_SETS:
         options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))
-        return Evaluation("localize", model, row.data, options, (model,), (row.data,), preset="paper")
+        return Evaluation("localize", model, options, (model,), (row.data,))
     local, keys = _list_experts("published" if row.data in QUESTION_SETS else "paper")
     if row.data in QUESTION_SETS:
         options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))
         sources = (row.data, f"{row.data}-corpus")
-        return Evaluation("questions", model, row.data, options, (model, *local), sources, keys)
+        return Evaluation("questions", model, options, (model, *local), sources, keys)
     options = (
         *(("protocol", row.protocol), ("variants", (row.protocol,)), ("user", "gpt-5"), ("judge", "gpt-5")),
         *(("tau2_python", places.tau2_python), ("tau2_data", places.tau2_data), ("trials", 1)),
     )
     # Of the recipe's experts the published conversations ask this one, beside those behind the paid interface.
     experts = () if row.protocol == "standard" else ("Qwen/Qwen3-32B",)
-    return Evaluation("tau2", model, f"{row.protocol}-tau2", options, (model, *experts), ("tau2",), keys, "paper")
+    return Evaluation("tau2", model, options, (model, *experts), ("tau2",), keys)
 
 
 def _aime(row: PublishedScore, model: str, places: Places) -> Evaluation:
@@ -152,7 +124,7 @@ def _aime(row: PublishedScore, model: str, places: Places) -> Evaluation:
         *((("untrained", model),) if row.variant == "agent-untrained" else ()),
     )
     models = tuple(dict.fromkeys((model, *_list_roles(AGENTFLOW.load(preset)).values())))
-    return Evaluation("aime", model, f"{row.variant}-aime24", options, models, preset=preset)
+    return Evaluation("aime", model, options, models)
 
 
 def _list_roles(recipe: AgentFlowRecipe) -> dict[str, str]:
@@ -175,7 +147,7 @@ def _ruler(row: PublishedScore, model: str, places: Places) -> Evaluation:
         *((("window", (LONG_WINDOW.prompt_tokens, LONG_WINDOW.answer_tokens)),) if long else ()),
         *((("untrained", model),) if row.variant == "untrained" else ()),
     )
-    return Evaluation("ruler", model, f"{row.variant}-{row.data}{'-990K' if long else ''}", options, (model,), sources)
+    return Evaluation("ruler", model, options, (model,), sources)
 
 
 @cache
@@ -187,21 +159,18 @@ def _list_experts(preset: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(name for name, model in models.items() if not model.api_key_file), tuple(keys)
 
 
-def find_lacking(evaluation: Evaluation, places: Places, *, retrieval: bool) -> list[str]:
-    """Return a line for everything that an evaluation reads and that is missing.
-
-    `retrieval` says whether a retrieval service was named.
-    """
+def find_lacking(evaluation: Evaluation, places: Places) -> list[str]:
+    """Return a line for everything that an evaluation reads and that is missing, and for its retrieval service."""
     lines = []
     for name in evaluation.data:
         if not name.endswith("-corpus"):
             path, how = _locate(name, places)
             lines += [] if path.exists() else [f"{path}: missing. Get it: {how}"]
-        elif not retrieval:
+        else:
             file = getattr(SETS[name], "file", name)
             lines.append(
                 f"retrieval service: tokentrue data download {name} --out {places.data}; tokentrue serve retrieval "
-                f"--corpus {places.data}/{file}; then --retrieval URL"
+                f"--corpus {places.data}/{file}; then --set toolorchestra.search.url=URL"
             )
     lines += [
         f"{key}: the key of the models behind paid interfaces" for key in evaluation.keys if not Path(key).is_file()

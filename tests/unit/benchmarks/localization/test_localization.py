@@ -28,9 +28,9 @@ def test_the_preset_of_the_paper_may_stand_beside_them_and_the_departures_are_to
 def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(isolation: None, tmp_path: Path) -> None:
     model = WORLD.build_model(tmp_path / "model")
     write_jsonl(tmp_path / "tasks.jsonl", WORLD.draw_tasks("test", 3))
-    request = {"model": str(model), "protocol": "swebench-lite", "data": str(tmp_path / "tasks.jsonl")}
-    status = EVALUATOR.run(**request, preset="tiny", out=tmp_path / "out", published_as="CodeScout-4B", threads=1)
-    assert status == 0
+    words = ["--model", str(model), "--preset", "tiny", "--data", str(tmp_path / "tasks.jsonl")]
+    words += ["--protocol", "swebench-lite", "--published-as", "CodeScout-4B", "--threads", "1"]
+    assert EVALUATOR.main([*words, "--out", str(tmp_path / "out")]) == 0
     folder = RunFolder(tmp_path / "out")
     (result,) = folder.evaluations()
     assert set(result.scores) == set(SCORES)
