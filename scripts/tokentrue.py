@@ -46,7 +46,7 @@ COMMANDS = {
     "evaluate localize": Subcommand("benchmarks.localization.evaluate", "Places that SWE-bench's issues change"),
     "evaluate routing": Subcommand("benchmarks.routing.evaluate", "RouteLLM's measures of routers, with baselines"),
     "evaluate table": Subcommand(
-        "benchmarks.table.command", "Every published score beside ours, and the command of each that is missing"
+        "benchmarks.table.command", "Published scores beside ours, and commands of those missing"
     ),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
     "serve gateway": Subcommand("scripts.serve_gateway", "OpenAI's and Anthropic's protocols, for agents of any kind"),
