@@ -45,9 +45,7 @@ COMMANDS = {
     "evaluate questions": Subcommand("benchmarks.questions.evaluate", "FRAMES or HLE, as ToolOrchestra's evaluation"),
     "evaluate localize": Subcommand("benchmarks.localization.evaluate", "Places that SWE-bench's issues change"),
     "evaluate routing": Subcommand("benchmarks.routing.evaluate", "RouteLLM's measures of routers, with baselines"),
-    "evaluate table": Subcommand(
-        "benchmarks.table.command", "Published scores beside ours, and commands of those missing"
-    ),
+    "evaluate table": Subcommand("benchmarks.table.command", "Published scores beside ours; commands of the missing"),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
     "serve gateway": Subcommand("scripts.serve_gateway", "OpenAI's and Anthropic's protocols, for agents of any kind"),
     "serve retrieval": Subcommand("core.retrieval.__main__", "Passages of a corpus"),
