@@ -42,6 +42,8 @@ class Length(Section):
     pages: PositiveInt
     tasks: PositiveInt
     variants: tuple[str, ...] = ("untrained", "trained")
+    keys: Mapping[str, dict[str, Any]] = {}
+    """Maps a method to keys of its recipe, which only evaluations of this length have."""
 
 
 class Reader(Section):
@@ -110,6 +112,7 @@ def evaluate_reader(plan: ReadingPlan, name: str, seed: int, length: str, out: P
     words = ["evaluate", "heldout", reader.method, "--run", str(folder), "--by", "kind"]
     words += ["--data", f"{length}={out / length}.jsonl", "--tasks", str(reader.tasks.get(length, about.tasks))]
     words += ["--variants", *about.variants, "--deadline", "7200", "--set", "inference.kv_tokens=330000"]
+    words += [word for key, value in about.keys.get(reader.method, {}).items() for word in ("--set", f"{key}={value}")]
     call(folder, length, words)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks.readers.experts import ANSWER, NO_ANSWER, WORLD, demonstrate, ma
 from benchmarks.readers.tasks import KEYS, QUESTIONS, draw_task, read_needles, read_question
 from core.policy.base import Roles
 from core.rollout.method import method_spec
+from core.text.tokenizer import encode_text
 from core.types import Sampling
 from core.worlds import find_world
 
@@ -22,10 +24,22 @@ PLAN = readers.ReadingPlan.model_validate(yaml.safe_load(Path(readers.__file__).
 TOKENIZER = WORLD.train_tokenizer()
 
 
-def make_recipe(name: str) -> Any:
+def make_recipe(name: str, length: str = "1") -> Any:
     reader = PLAN.readers[name]
-    changes = [f"{key}={yaml.safe_dump(value, default_flow_style=True).strip()}" for key, value in reader.keys.items()]
-    return method_spec(reader.method).load("tiny", [change.removesuffix("\n...") for change in changes])
+    keys = {**PLAN.keys, **reader.keys, **PLAN.lengths[length].keys.get(reader.method, {})}
+    return method_spec(reader.method).load("tiny", [f"{key}={json.dumps(value)}" for key, value in keys.items()])
+
+
+@pytest.mark.parametrize("name", PLAN.readers)
+def test_a_reader_has_room_for_the_longest_document(name: str) -> None:
+    (length, about), recipe = list(PLAN.lengths.items())[-1], make_recipe(name)
+    assert recipe.inference.kv_tokens >= (recipe.model.max_model_len or 0)
+    tokens = len(encode_text(TOKENIZER, draw_task("needle", about.pages, Random(0), "t").context))
+    if recipe.method == "memagent":
+        section = make_recipe(name, length).memagent
+        assert section.max_chunks * section.chunk_tokens > tokens
+    if name == "full context":
+        assert recipe.model.max_model_len > 4 / 3 * tokens  # each page has the words of a call around it
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
