@@ -49,7 +49,9 @@ def read_note(written: Ids, memory: Ids, config: MemAgentSection, decode: Decode
 
 def split_before(ids: Ids, word: str, decode: Decode) -> tuple[Ids, str]:
     """Return the ids before the last `word`, without white space at their end, and the text behind it."""
-    start = next(place for place in reversed(range(len(ids))) if word in decode(ids[place:]).split())
+    words = decode(ids).split()
+    tail = words[len(words) - 1 - words[::-1].index(word) :]
+    start = next(place for place in reversed(range(len(ids))) if decode(ids[place:]).split()[-len(tail) :] == tail)
     behind = decode(ids[start:]).partition(word)[2].strip()
     while start and not decode(ids[start - 1 : start]).strip():
         start -= 1

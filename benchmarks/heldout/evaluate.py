@@ -247,7 +247,8 @@ def _find_settings(recipe: Recipe, folder: RunFolder) -> dict[str, object]:
     shared = Recipe.model_fields.keys() - {"roles", "reward"}
     sections = recipe.model_dump(mode="json", exclude=set(shared))
     own, now = folder.config.get("model", {}), recipe.model.model_dump(mode="json")
-    changed = {name: now[name] for name in ("dtype", "max_model_len") if now[name] != own.get(name)}
+    # As text: a setting that is None counts as one that is not there.
+    changed = {name: str(now[name]) for name in ("dtype", "max_model_len") if now[name] != own.get(name)}
     return {**sections, **({"model": changed} if changed else {})}
 
 

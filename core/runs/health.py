@@ -113,9 +113,9 @@ SIGNS = (
     ),
     Sign(
         "policy_untaught",
-        lambda m, bounds: m["rows"] > 0 and m["untaught"] != "",
+        lambda m, bounds: m["untaught"] != "",
         "no turn of {untaught} is trained, though the recipe says so: its weights stay as they were",
-        "see that the method trains the turns of that role (`trained` of its section), or freeze it: roles.NAME=model:"
+        "see that the method trains the turns of that role (the key `trained` in the method's section), or freeze it: roles.NAME=model:"
         "PATH. Through the gateway `policy` alone is trained",
     ),
     Sign(
@@ -190,7 +190,10 @@ class Health:
             "failures", {}
         )
         calls = {name.removeprefix(CALLS): count for name, count in metrics.items() if name.startswith(CALLS)}
-        untaught = (name.removesuffix("_rows") for name, n in metrics.items() if name.endswith("_rows") and not n)
+        # The rows of `policy` are `rows`, those of another one NAME_rows.
+        own = (name for name in metrics if name == "rows" or f"{name}_skipped" in metrics)
+        rows = {name.removesuffix("rows").removesuffix("_") or "policy": metrics[name] for name in own}
+        untaught = [name for name, count in rows.items() if not count] if any(rows.values()) else []
         # Of several trained policies the one that is worst counts; the names of its statistics begin with its own.
         worst = {"entropy_loss": min, APART: max}
         by_policy = {name: [v for key, v in metrics.items() if key.endswith(name)] for name in worst}

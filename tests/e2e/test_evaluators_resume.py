@@ -1,8 +1,4 @@
-"""An evaluator that is killed at random moments and started again repeats no sample and gives the same tables.
-
-All share one harness, so two stand for them here: RULER's has several variants, and tau2-bench's a process of its own
-and what it graded. tests/faults/test_kills.py takes all of them with `--long`.
-"""
+"""An evaluator that is killed at random moments and started again repeats no sample and gives the same tables."""
 
 from __future__ import annotations
 
@@ -147,7 +143,7 @@ class Evaluator:
         return found | {f"{r.variant} {r.data} {r.length} {r.seed}": r for r in folder.evaluations()}
 
 
-@pytest.mark.parametrize("name", ["ruler", "tau2"])
+@pytest.mark.parametrize("name", ["ruler", "heldout", "aime", "tau2"])
 def test_a_killed_evaluator_repeats_no_finished_sample_and_gives_the_same_tables(
     name: str, launcher: Launcher, commands: dict[str, list[str]], tmp_path: Path
 ) -> None:

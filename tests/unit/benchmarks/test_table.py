@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from benchmarks.table import command
 from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, find_lacking, list_published
+from core.runs.run_folder import RunFolder
+
+from .conftest import make_result
 
 
 def list_evaluations() -> list[Evaluation]:
@@ -35,3 +40,34 @@ def test_what_is_missing_is_told_with_the_way_to_get_it(tmp_path: Path) -> None:
     assert "retrieval service: tokentrue data download frames-corpus" in told
     assert "--set toolorchestra.search.url=URL" in told
     assert "secrets/openai_api_key: the key of the models behind paid interfaces" in told
+
+
+def save_scores(folder: RunFolder, count: int) -> None:
+    """Save a cell of so many tasks; three of four are right."""
+    scores, notes = [1.0, 1.0, 1.0, 0.0] * (count // 4), {"protocol": "memagent recurrent"}
+    model = "BytedTsinghua-SIA/RL-MemoryAgent-7B"
+    folder.save_evaluation(make_result("trained", "ruler-hqa", scores, length=50, model=model, notes=notes))
+
+
+def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell of four tasks is shown, and is missing yet beside a score of 128."""
+
+    def show() -> tuple[str, int]:
+        assert command.main(["--runs", str(tmp_path)]) == 0
+        text = capsys.readouterr().out
+        return text, int(text.partition(" published scores have none")[0].rpartition("\n")[2])
+
+    _, before = show()
+    folder = RunFolder.create(tmp_path / "ours", {"method": "memagent", "preset": "published"})
+    save_scores(folder, 4)
+    text, lacking = show()
+    (row,) = [line for line in text.splitlines() if line.startswith("| RL-MemAgent-7B | ruler-hqa | 50 |")]
+    assert "| 75.0 (" in row
+    assert lacking == before
+    assert "8 rows (RL-MemAgent-7B, ruler-hqa)" in text
+
+    save_scores(folder, 128)
+    text, lacking = show()
+    assert lacking == before - 1
+    assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text
+    assert "Comparisons of official scores in the tables: 1." in text

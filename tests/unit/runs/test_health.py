@@ -30,7 +30,7 @@ ILL: dict[str, dict[str, Any]] = {
     "entropy_gone": {"entropy_loss": 1e-4},
     "engine_apart": {"train_rollout_logprob_abs_diff": 0.3},
     "nothing_observed": {"observation_loss": 0.0},
-    "policy_untaught": {"critic_rows": 0},
+    "policy_untaught": {"critic_rows": 0, "critic_rows_skipped": 0},
     "tools_unused": {"calls_search": 0.0, "failed_calls": 0.0},
     "tools_failed": {"failed_calls": 1.5},
 }
@@ -40,6 +40,14 @@ TOGETHER = {"replies_cut": {"replies_cut", "more_cut"}}
 
 def follow(health: Health, *steps: dict[str, Any]) -> list[list[str]]:
     return [health.update({**WELL, **metrics}) for metrics in steps]
+
+
+def test_a_policy_beside_a_trained_one_is_told_of_and_metrics_of_a_method_are_none() -> None:
+    health = Health(HealthSection())
+    follow(health, *[{"table_rows": 0}] * 5)
+    assert "policy_untaught" not in health.active
+    follow(health, *[{"rows": 0, "critic_rows": 5, "critic_rows_skipped": 0}] * 5)
+    assert "policy_untaught" in health.active
 
 
 @pytest.mark.parametrize("name", ILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -17,17 +18,38 @@ from agentic.agentflow.world import (
     ANSWER,
     CODER,
     ENTITIES,
+    UNKNOWN,
     WORLD,
     ToyQuestion,
+    compute,
     draw_demonstration,
     is_result,
+    list_steps,
     look_up,
+    solve,
 )
 from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.types import Sampling, Task, Trajectory
+from core.worlds import SPLITS
 
 Results = dict[str, str]
+
+
+def test_no_fact_and_no_question_is_in_two_splits_nor_in_a_demonstration_of_another() -> None:
+    facts: dict[str, set[str]] = {}
+    for split, count in zip(SPLITS, (2048, 64, 256), strict=True):
+        tasks = WORLD.draw_tasks(split, count)
+        assert tasks == WORLD.draw_tasks(split, count)
+        questions = {task.question for task in tasks}
+        assert len(questions) == count
+        solutions = [solve(ToyQuestion.read(question)) for question in questions]
+        facts[split] = questions | {step for steps in solutions for step in steps if look_up(step) != UNKNOWN}
+    assert not any(one & other for one, other in combinations(facts.values(), 2))
+    rng = Random(1)
+    asked = {draw_demonstration(rng).question for _ in range(1000)}
+    assert len(asked) > 800
+    assert not asked & (facts["dev"] | facts["test"])
 
 
 def read_memory(memory: str) -> Results:
@@ -42,6 +64,31 @@ def test_a_demonstration_does_not_tell_what_the_facts_are() -> None:
         right += [look_up(goal) == result for goal, result in results.items() if result in ENTITIES]
     assert len(right) > 50
     assert sum(right) / len(right) < 0.1  # one in 62 by chance
+
+
+def test_every_demonstration_can_be_done_and_where_there_is_a_choice_chance_makes_it() -> None:
+    rng = Random(0)
+    choices: list[tuple[bool, int]] = []  # whether the right step was shown, and among how many
+    for _ in range(4000):
+        turn = draw_demonstration(rng)
+        question, results = ToyQuestion.read(turn.question), read_memory(turn.memory)
+        if turn.role == "planner.final":
+            assert question.next_step(results) is None
+            assert turn.completion == ANSWER.format(answer=list(results.values())[-1])
+            continue
+        tool, _, sub_goal = turn.completion.strip().partition(" : ")
+        assert sub_goal not in results
+        left, *rest = sub_goal.split()
+        if tool == CODER:
+            assert compute(sub_goal)
+            assert {left, rest[-1]} <= {*question.numbers, *results.values()}
+        else:
+            assert sub_goal in question.facts or (left == "item" and rest[0] in (*question.numbers, *results.values()))
+        choices.append((question.next_step(results) == (tool, sub_goal), len(list_steps(rng, question, results))))
+    for number, least, most in ((1, 0.87, 1.0), (2, 0.45, 0.65), (3, 0.2, 0.45)):
+        shown = [right for right, among in choices if among == number]
+        assert len(shown) > 100
+        assert least < sum(shown) / len(shown) <= most, number
 
 
 @pytest.fixture(scope="module")

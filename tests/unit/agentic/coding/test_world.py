@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 
 from agentic.coding.config import CodingRecipe
 from agentic.coding.prompts import SCHEMAS
+from agentic.coding.repairs.functions import RECORDS, reports_of, write_report
 from agentic.coding.repairs.generate import draw_record, state_problem
+from agentic.coding.repairs.mutations import SIGNS, find_sign, put_sign
 from agentic.coding.rollout import SPEC, CodingAgent
 from agentic.coding.world import WORLD, draw_demonstrations, encode, solve
 from core.data import read_tasks
@@ -26,6 +30,30 @@ def recipe() -> CodingRecipe:
     loaded = SPEC.load("tiny", ["warm_start.copy_steps=1", "warm_start.steps=8", "warm_start.batch_size=4"])
     assert isinstance(loaded, CodingRecipe)
     return loaded
+
+
+def test_demonstrations_put_any_other_sign_and_one_in_three_is_right() -> None:
+    rng, signs, right, count = Random(0), Counter[str](), 0, 0
+    sources = {
+        write_report(*report, record, field).source for report in reports_of("train") for record, field in RECORDS
+    }
+    for _ in range(40):
+        for shown in draw_demonstrations(rng):
+            arguments = json.loads(shown.call.split("\n")[2])["arguments"]
+            before = shown.text.splitlines()
+            after = [*before]
+            after[arguments["line"] - 1] = arguments["text"]
+            assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+            sign = find_sign("\n".join(after))
+            assert put_sign("\n".join(before), sign) == "\n".join(after)
+            signs[sign] += 1
+            right += "\n".join(after) in sources
+            count += 1
+    assert count == 320
+    assert set(signs) == set(SIGNS)
+    assert 0.7 * count / 4 < min(signs.values())
+    assert max(signs.values()) < 1.4 * count / 4
+    assert 0.25 < right / count < 0.42
 
 
 async def test_the_warm_starts_prompts_are_those_of_a_rollout(

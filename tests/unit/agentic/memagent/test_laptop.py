@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic.memagent.config import MemAgentRecipe
-from agentic.memagent.laptop import WORLD
+from agentic.memagent.laptop import NOTHING, WORLD
 from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.rollout import SPEC
 from benchmarks.ruler.generate import generate
@@ -47,3 +47,22 @@ def test_no_update_shows_a_memory_that_holds_anything(turns: list[tuple[str, str
     updates = [prompt for prompt, _ in turns if _between(prompt, "section") is not None]
     assert {_between(prompt, "memory") for prompt in updates} == {EMPTY_MEMORY}
     assert 0.7 < len(updates) / len(turns) < 0.9
+
+
+def test_every_turn_is_right(turns: list[tuple[str, str]]) -> None:
+    kinds = {"read": 0, "other keys": 0, "noise": 0, "boxed": 0, "unknown": 0}
+    for prompt, completion in turns:
+        asked = re.search(r"magic number for (\S+) mentioned", _between(prompt, "problem") or "")
+        assert asked is not None
+        section, memory = _between(prompt, "section"), _between(prompt, "memory") or ""
+        known = re.search(rf"{asked[1]} is:? (\d+)\.", memory if section is None else section)
+        if section is None:
+            assert completion == f"\\boxed{{{known[1] if known else 'unknown'}}}"
+            kinds["boxed" if known else "unknown"] += 1
+        elif known:
+            assert completion == f"The special magic number for {asked[1]} is {known[1]}."
+            kinds["read"] += 1
+        else:
+            assert completion == NOTHING
+            kinds["other keys" if " is: " in section else "noise"] += 1
+    assert min(kinds.values()) > 5

@@ -82,6 +82,7 @@ ON = {"gate_update": True, "gate_exit": True, "recall": True}
         (f" {STOP} the hat", ON, f" {STOP} the hat", False, "", False),
         (f" hat{STOP}", ON, f" hat{STOP}", False, "", False),
         (f" hat {RECALL} x {RECALL}S", ON, " hat", False, f"x {RECALL}S", False),
+        (f" hat {RECALL} x NO{RECALL} y", ON, " hat", False, f"x NO{RECALL} y", False),
         (f" {RECALL}S hat", ON, f" {RECALL}S hat", False, "", False),
         (f" hat\n{STOP}", {"gate_update": True}, f" hat\n{STOP}", False, "", False),
         (f" hat\n{RECALL} x", {"gate_exit": True}, f" hat\n{RECALL} x", False, "", False),

@@ -13,6 +13,7 @@ from agentic.retool.world import MEANINGS, OPERATORS, WORLD, Computation, draw_d
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling
+from tests.kit import script_policy
 
 
 def test_operators_of_demonstrations_do_not_depend_on_the_words() -> None:
@@ -54,3 +55,19 @@ async def test_a_demonstrated_turn_has_the_prompt_of_the_rollout(tokenizer: Any,
         assert (trajectory.reward, len(trajectory.turns)) == (1.0, 2)
         assert [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns] == turns
     await method.close()
+
+
+async def test_baselines_are_scored_by_what_they_leave_out(tokenizer: Any, isolation: None) -> None:
+    recipe = SPEC.load("tiny", ["retool.sandbox.timeout_s=60"])
+    policy = script_policy(tokenizer, [" 48}"])
+    scores, asked = {}, WORLD.draw_tasks("test", 12)
+    for name, make in WORLD.baselines.items():
+        baseline = make(recipe, tokenizer)
+        runs = [await baseline.rollout(task, Roles({"policy": policy}), Sampling(seed=0)) for task in asked]
+        scores[name] = sum(run.metrics["official"] for run in runs) / len(runs)
+        assert {run.metrics["calls_interpreter"] for run in runs} == ({0} if name == "no-code" else {1})
+        if name == "no-code":
+            assert {run.log["answer"] for run in runs} == {"\\boxed{ 48}"}
+        await baseline.close()
+    assert scores["no-code"] <= 0.1
+    assert max(scores.values()) < 0.6

@@ -223,3 +223,11 @@ async def test_seeds_of_subcalls_do_not_depend_on_their_order(play: Any) -> None
     assert len(set(seeds)) == 5
     _, again = await play([write("print(3)"), ANSWER])
     assert [call.sampling.seed for call in again.calls] == [seeds[0], seeds[3]]
+
+
+async def test_variables_and_answers_stay_from_one_program_to_the_next(play: Any) -> None:
+    trajectory, _ = await play(
+        [write("a = llm_query('one')\nn = 1"), "A", write("b = llm_query('two')"), "B", write("print(n, a, b)"), ANSWER]
+    )
+    assert [each["output"] for each in trajectory.log["programs"]] == ["The program printed nothing."] * 2 + ["1 A B"]
+    assert trajectory.metrics["calls_subcall"] == 2

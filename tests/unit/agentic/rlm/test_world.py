@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from random import Random
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from agentic.rlm.rollout import SPEC
-from agentic.rlm.world import FACT, UNKNOWN, Annotator, TrustedRLM, demonstrate, draw_task, write_programs
+from agentic.rlm.world import FACT, UNKNOWN, WORLD, Annotator, TrustedRLM, demonstrate, draw_task, write_programs
+from core.data import write_jsonl
 from core.policy.base import Roles
 from core.types import Sampling
 
@@ -65,9 +67,25 @@ def test_demonstrated_turns_are_those_of_a_rollout(tokenizer: Any, isolation: No
         assert len(prompt) + len(completion) <= recipe.rlm.context_tokens
 
 
-async def test_the_right_programs_answer_in_the_sandbox(tokenizer: Any, isolation: None) -> None:
-    recipe, rng = SPEC.load("tiny", ["rlm.sandbox.timeout_s=60"]), Random(1)
-    tasks = [draw_task(rng) for _ in range(8)]
+async def test_the_right_programs_answer_in_the_sandbox_and_baselines_are_scored(
+    tokenizer: Any, isolation: None, tmp_path: Any
+) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [replace(draw_task(Random(i)), task_id=str(i)) for i in range(24)])
+    recipe = SPEC.load("tiny", [f"data.train={tmp_path / 'train.jsonl'}", "rlm.sandbox.timeout_s=60"])
+    rng, scores = Random(1), {}
+    tasks = [draw_task(rng) for _ in range(24)]
+    for name, make in WORLD.baselines.items():
+        method = make(recipe, tokenizer)
+        runs = [await method.rollout(task, Roles({}), Sampling(seed=0)) for task in tasks]
+        scores[name] = sum(run.reward or 0.0 for run in runs) / len(runs)
+        assert all(run.metrics["program_errors"] == 0 for run in runs)
+        if name == "best-constant":
+            assert len({ran["program"] for run in runs for ran in run.log["programs"]}) == 1
+        await method.close()
+    assert scores["aimless"] < 0.4
+    assert scores["best-constant"] < 0.6
+    assert scores["split-and-ask"] < 0.9
+
     wise = SPEC.build(recipe, tokenizer)
     rewards = []
     for task in tasks:

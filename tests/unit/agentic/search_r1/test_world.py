@@ -12,16 +12,20 @@ import pytest
 from agentic.search_r1.rollout import SPEC, SearchR1
 from agentic.search_r1.world import (
     OWNER,
+    PERSONS,
+    THINGS,
     WORLD,
     demonstrate,
     find_facts,
     make_searcher,
+    write_passages,
     write_right_turn,
     write_turn,
 )
 from core.policy.base import Roles
 from core.types import Sampling, Task
 from core.worlds import SPLITS
+from tests.unit.agentic.search_r1.conftest import load
 
 ASKED = re.compile(rf"{OWNER} of the (\w+ \w+)")
 
@@ -58,3 +62,27 @@ def test_demonstrations_choose_at_random_and_tell_no_fact(tokenizer: Any) -> Non
     assert owners[True] / owners.total() == pytest.approx(1 / 2, abs=0.12)
     assert made_up > 500
     assert true / made_up < 0.05
+
+
+def test_the_answer_of_two_searches_is_in_no_passage_about_the_asked_thing() -> None:
+    """So the second search is needed, and only the first one says what to search for."""
+    by_title = {passage["id"]: passage["contents"] for passage in write_passages()}
+    assert len(by_title) == sum(map(len, (*THINGS.values(), *PERSONS.values())))
+    for task in WORLD.draw_tasks("test", 200):
+        if task.metadata["searches"] == 2:
+            (thing,) = ASKED.findall(task.question)
+            owner = find_facts(thing)[OWNER]
+            assert task.answers[0] not in by_title[thing]
+            assert owner not in task.question
+            assert task.answers[0] in by_title[owner]
+
+
+async def test_aimless_searches_are_seldom_right_and_no_search_never_searches(service: str, tokenizer: Any) -> None:
+    recipe, drawn = load(service), WORLD.draw_tasks("dev", 60)
+    aimless = [await play(WORLD.baselines["aimless-search"](recipe, tokenizer), task, None, seed=1) for task in drawn]
+    assert {done.status for done in aimless} == {"completed"}
+    assert 0 < sum(done.reward for done in aimless) / 60 < 0.45
+    assert {done.metrics["calls_search"] for done in aimless} == {1, 2, 3}
+    guess = make_searcher(tokenizer, lambda prompt: f" {drawn[0].answers[0]}</answer>")
+    done = await play(WORLD.baselines["no-search"](recipe, tokenizer), drawn[0], guess)
+    assert (done.reward, done.metrics["calls_search"], len(done.turns)) == (1.0, 0, 1)

@@ -9,8 +9,11 @@ from random import Random
 
 import pytest
 
+from agentic.toolorchestra.experts import Experts, ModelPool
+from agentic.toolorchestra.formats import FORMATS
+from agentic.toolorchestra.prompts import tool_schemas
 from agentic.toolorchestra.rollout import SPEC
-from agentic.toolorchestra.scripted_experts import SCOUT, count_tokens, fact_value, reply
+from agentic.toolorchestra.scripted_experts import SCOUT, THINGS, count_tokens, fact_value, reply
 from agentic.toolorchestra.world import (
     BEST,
     CHEAP,
@@ -22,10 +25,15 @@ from agentic.toolorchestra.world import (
     STRONG,
     WORLD,
     Route,
+    assign_split,
     draw_demonstration,
+    make_up_search,
+    with_other_wish,
 )
+from core.policy.base import Roles
 from core.rewards.boxed import find_boxed
 from core.rewards.preference import Features, make_features, preference_rewards
+from core.text.tool_calls import CallError
 from core.types import Task
 from core.worlds import SPLITS
 
@@ -64,6 +72,33 @@ def test_the_stated_route_is_the_only_best_one_for_every_task(split: str) -> Non
         assert sorted(rewards)[-2] < max(rewards), task
 
 
+def test_only_the_most_expensive_expert_is_always_right() -> None:
+    drawn = WORLD.draw_tasks("test", 200)
+    routes = [route for route in ROUTES if route.count(SEARCH) < 2]
+    share = {route: sum(outcome(task, route)["accuracy"] for task in drawn) / len(drawn) for route in routes}
+    assert share.pop((STRONG,)) == share.pop((SEARCH, STRONG)) == 1.0
+    assert max(share.values()) < 0.9
+
+
+def test_demonstrations_think_first_call_what_the_rollout_reads_and_show_no_thing_of_another_split() -> None:
+    models = {name: m.model_copy(update={"url": "http://127.0.0.1:1/v1"}) for name, m in CONFIG.models.items()}
+    config = CONFIG.model_copy(update={"models": models})
+    experts = Experts(ModelPool(config, None).for_rollout(Roles({})), WORLD.draw_tasks("dev", 1)[0])
+    schemas, rng, shown = tool_schemas(config, experts), Random(1), ""
+    for turn in (draw_demonstration(rng) for _ in range(600)):
+        call = FORMATS["compact"].parse_call(f"{turn.thought}</think>{turn.call}", schemas)
+        assert not isinstance(call, CallError)
+        kind, wanted = turn.thought.split()
+        assert kind == turn.task.metadata["kind"]
+        assert wanted in (turn.task.metadata["preference"], turn.call.strip())
+        assert wanted in PREFERENCES or wanted in turn.task.metadata["instruction"]
+        shown += f" {turn.task.question} {' '.join(turn.lines)}"
+    assert {assign_split(name) for name in THINGS if f" {name}" in shown} == {"train"}
+    line = make_up_search(Random(3), "What is the price of lamp plus 12?")
+    value = int(line.split()[-1].strip("."))
+    assert find_boxed(reply("abacus", f"answer: What is the price of lamp plus 12?\n{line}")) == str(value + 12)
+
+
 def test_demonstrations_show_no_route() -> None:
     """Where no tool is named, each is called as often, whatever the kind, the preference, and whether it searched."""
     rng = Random(0)
@@ -80,3 +115,13 @@ def test_demonstrations_show_no_route() -> None:
     for case, count in cases.items():
         shares = [calls[*case, call] / count for call in MODEL_MAPPING]
         assert all(abs(share - 1 / len(MODEL_MAPPING)) < 4 * (0.25 * 0.75 / count) ** 0.5 for share in shares), case
+
+
+def test_other_wishes_are_said_by_nobody_in_training_and_change_nothing_else() -> None:
+    said = {task.metadata["instruction"] for task in WORLD.draw_tasks("train", 2000)}
+    assert said == {wish for preference in PREFERENCES.values() for wish in preference.wishes}
+    for task in WORLD.draw_tasks("test", 60):
+        other = with_other_wish(task)
+        assert other.metadata["instruction"] not in said
+        assert {name for name, value in task.metadata.items() if other.metadata[name] != value} == {"instruction"}
+        assert (other.task_id, other.question, other.answers) == (task.task_id, task.question, task.answers)

@@ -191,7 +191,7 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
     ("change", "named"),
     [
         ("reward=tests.kit.save_model", "settings.reward was None, is now 'tests.kit.save_model'"),
-        ("model.max_model_len=900", "settings.model.max_model_len was None, is now 900"),
+        ("model.max_model_len=900", "settings.model.max_model_len was None, is now '900'"),
     ],
 )
 def test_a_saved_cell_is_not_taken_for_one_of_another_reward_or_context(change, named, run, own_variant, capsys):

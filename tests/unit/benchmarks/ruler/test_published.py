@@ -196,3 +196,11 @@ def test_gold_documents_stand_where_the_official_builder_puts_them(tmp_path: Pat
     random.Random(OFFICIAL_ORDER).shuffle(order)
     titles = [[part.splitlines()[1] for part in task.context.split("\n\n")] for task in tasks]
     assert [of_task.index(f"gold {i}") for of_task, i in zip(titles, (0, 1), strict=True)] == [order.index(0)] * 2
+
+
+def test_generated_questions_are_no_published_ones(model: Path, tmp_path: Path, shared_data: Path) -> None:
+    questions = str(shared_data / "hotpotqa_dev_distractor_75.json")
+    generated = ["--data", "hotpotqa", "--hotpotqa", questions, "--lengths", "448K"]
+    plan = prepare(model, tmp_path / "out", "--preset", "published", *generated)
+    assert {cell.notes["protocol"] for cell in plan.cells} == {None}
+    assert "length: tokens of the document; published: documents" in departures(plan)
