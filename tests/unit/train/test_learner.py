@@ -117,8 +117,10 @@ async def test_a_resumed_run_goes_on_with_all_its_policies(qwen2: Path, tmp_path
 async def test_a_run_in_which_the_critic_alone_learns_has_learned(
     qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is in bad health: replies are cut, and `policy` is not taught. A step of the critic is a step; one that it
-    skips is told."""
+    """The run is in bad health: replies are cut, and `policy` is not taught. A step of the critic is a step.
+
+    One that it skips is told.
+    """
     monkeypatch.setattr(SolverAndCritic, "solver_learns", False)
     loop = start_loop(make_recipe(qwen2, steps=3), tmp_path / "run")
     await loop.run()
