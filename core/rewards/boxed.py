@@ -11,6 +11,20 @@ from collections.abc import Iterable
 ANSWER_CHARACTERS = 300
 """Counts the characters at the end of a response that MemAgent's reward looks at."""
 
+MARKS = (
+    ("\n", ""),
+    ("\\!", ""),
+    ("\\\\", "\\"),
+    ("tfrac", "frac"),
+    ("dfrac", "frac"),
+    ("\\left", ""),
+    ("\\right", ""),
+    ("^{\\circ}", ""),
+    ("^\\circ", ""),
+    ("\\$", ""),
+)
+"""Pairs what MATH drops or writes otherwise with what stands there then."""
+
 
 def find_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}`, braces matched; None if there is none or it never closes.
@@ -34,18 +48,7 @@ def find_boxed(text: str) -> str | None:
 
 def strip_latex(text: str) -> str:
     r"""Drop what does not change a value: line breaks, spaces, `\!`, `\left`, degree, `\$` and `\%` marks."""
-    for mark, plain in (
-        ("\n", ""),
-        ("\\!", ""),
-        ("\\\\", "\\"),
-        ("tfrac", "frac"),
-        ("dfrac", "frac"),
-        ("\\left", ""),
-        ("\\right", ""),
-        ("^{\\circ}", ""),
-        ("^\\circ", ""),
-        ("\\$", ""),
-    ):
+    for mark, plain in MARKS:
         text = text.replace(mark, plain)
     return text.replace("\\%", "").replace(" .", " 0.").replace("{.", "{0.").replace(" ", "")
 

@@ -1,11 +1,14 @@
 r"""MATH's string normalisation (Hendrycks et al. 2021), as carried by verl and lm-evaluation-harness.
 
-tests/golden/ruler pins it to verl's code. tests/golden/graders compares our graders with it.
+tests/golden/ruler pins it to verl's code, and with it the marks that core/rewards/boxed.py drops. tests/golden/graders
+compares our graders with it.
 """
 
 from __future__ import annotations
 
 import re
+
+from core.rewards.boxed import MARKS
 
 
 def normalize_math(text: str) -> str:
@@ -36,18 +39,7 @@ def is_equiv(first: str, second: str) -> bool:
 
 
 def _strip_marks(text: str) -> str:
-    for mark, plain in (
-        ("\n", ""),
-        ("\\!", ""),
-        ("\\\\", "\\"),
-        ("tfrac", "frac"),
-        ("dfrac", "frac"),
-        ("\\left", ""),
-        ("\\right", ""),
-        ("^{\\circ}", ""),
-        ("^\\circ", ""),
-        ("\\$", ""),
-    ):
+    for mark, plain in MARKS:
         text = text.replace(mark, plain)
     if "\\text{ " in text:
         if text.count("\\text{ ") > 1:

@@ -173,9 +173,8 @@ async def test_the_third_empty_step_in_a_row_stops_the_run_and_says_why(qwen2: P
     assert [record["failures"] for record in read_stage(tmp_path, "train")] == [{"no_tool": 8}] * 3
 
 
-async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Path, tmp_path: Path) -> None:
-    """Two held-out tasks, t0 and t1, are trained on as well; steps 1 to 5 have the held-out rewards below."""
-    held_out = [9.0, 0.2, 0.8, 0.8, 0.1, 0.3]
+def make_graded_loop(model: Path, out: Path, held_out: Sequence[float], steps: int = 3) -> GRPOLoop:
+    """Make a loop that keeps the best of its evaluations; `held_out` has their reward after each step."""
 
     class Graded(OneCallMethod):
         async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
@@ -183,12 +182,20 @@ async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Pat
             evaluating = sampling.temperature == 0.5
             return replace(trajectory, reward=held_out[loop.step]) if evaluating else trajectory
 
-    run = {"steps": 3, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
-    loop = make_loop(qwen2, tmp_path, Graded(), run=run)
+    run = {"steps": steps, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
+    loop = make_loop(model, out, Graded(), run=run)
+    return loop
+
+
+async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Path, tmp_path: Path) -> None:
+    """Two held-out tasks, t0 and t1, are trained on as well; steps 1 to 5 have the held-out rewards below."""
+    held_out = [9.0, 0.2, 0.8, 0.8, 0.1, 0.3]
+
+    loop = make_graded_loop(qwen2, tmp_path, held_out)
     await loop.run()
     saved = sorted(path.name for path in loop.checkpoints.iterdir())
     assert saved == ["step-000001", "step-000002", "step-000003"], "each was the best so far"
-    loop = make_loop(qwen2, tmp_path, Graded(), run={**run, "steps": 5})
+    loop = make_graded_loop(qwen2, tmp_path, held_out, steps=5)
     await loop.run()
     assert sorted(path.name for path in loop.checkpoints.iterdir()) == [*saved, "step-000005"]
     chosen = RunFolder(tmp_path).find_trained(0, "best")
@@ -201,14 +208,7 @@ async def test_the_best_of_negative_rewards_is_kept(qwen2: Path, tmp_path: Path)
     """ReTool's rewards are 1 and -1, so the best mean of a run may be below 0."""
     held_out = [-0.9, -0.2, -0.8, -0.6]
 
-    class Graded(OneCallMethod):
-        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-            trajectory = await super().rollout(task, roles, sampling)
-            evaluating = sampling.temperature == 0.5
-            return replace(trajectory, reward=held_out[loop.step]) if evaluating else trajectory
-
-    run = {"steps": 3, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
-    loop = make_loop(qwen2, tmp_path, Graded(), run=run)
+    loop = make_graded_loop(qwen2, tmp_path, held_out)
     await loop.run()
     assert sorted(path.name for path in loop.checkpoints.iterdir()) == ["step-000001", "step-000003"]
     chosen = RunFolder(tmp_path).find_trained(0, "best")
