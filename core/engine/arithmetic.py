@@ -1,7 +1,7 @@
-"""Chooses the number format of a model by timing one of its own matrix products: what `model.dtype: auto` means.
+"""Chooses the number format of a model: what `model.dtype: auto` means.
 
-A core whose instructions know bfloat16 computes wide products several times faster in it; a core without them is many
-times slower. So neither the device nor the width alone decides, and the machine is asked.
+A GPU that knows bfloat16 computes in it. A CPU core whose instructions know it computes wide products several times
+faster in it, and a core without them is many times slower, so a CPU is asked: one of the model's products is timed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ CLEARLY_FASTER = 1.5
 
 
 class Speeds(NamedTuple):
-    """Holds what each number format reached in the timed products, one entry for each of `ROWS`.
-
-    The unit is GFLOP/s, on the CPU those of one thread.
-    """
+    """Holds what each number format reached, in GFLOP/s of one thread, an entry for each of `ROWS`."""
 
     float32: tuple[float, ...]
     bfloat16: tuple[float, ...]
@@ -45,31 +42,26 @@ class Speeds(NamedTuple):
 
 
 @cache
-def measure_speeds(config: ModelConfig, device: torch.device) -> Speeds:
-    """Time x [rows, C] times the weights of the model's MLP in every number format, in 0.1 to 0.5 s.
+def measure_speeds(config: ModelConfig) -> Speeds:
+    """Time x [rows, C] times the weights of the model's MLP on this CPU in every number format, in 0.1 to 0.5 s.
 
     A process measures a model once, so that all its copies of the model compute alike.
     """
     width, outputs = min(config.hidden_size, LARGEST[0]), min(config.intermediate_size, LARGEST[1])
-    return Speeds(*(tuple(_time_linear(rows, width, outputs, dtype, device) for rows in ROWS) for dtype in DTYPES))
+    return Speeds(*(tuple(_time_linear(rows, width, outputs, dtype) for rows in ROWS) for dtype in DTYPES))
 
 
 @torch.inference_mode()
-def _time_linear(rows: int, width: int, outputs: int, dtype: str, device: torch.device) -> float:
-    x_TC = torch.ones(rows, width, dtype=getattr(torch, dtype), device=device)
-    weight = torch.ones(outputs, width, dtype=x_TC.dtype, device=device)
-    # The CPU's time of this one thread stays the same when other programs are running.
-    on_cpu, threads = device.type == "cpu", torch.get_num_threads()
-    clock = time.thread_time if on_cpu else time.perf_counter
-    seconds = []
+def _time_linear(rows: int, width: int, outputs: int, dtype: str) -> float:
+    x_TC = torch.ones(rows, width, dtype=getattr(torch, dtype))
+    weight = torch.ones(outputs, width, dtype=x_TC.dtype)
+    threads, seconds = torch.get_num_threads(), []
     try:
         torch.set_num_threads(1)
         for _ in range(4):  # the first call prepares the kernel; of the others the best is the least disturbed
-            started = clock()
+            started = time.thread_time()  # of this one thread: other programs do not change it
             F.linear(x_TC, weight)
-            if not on_cpu:
-                torch.cuda.synchronize(device)
-            seconds.append(clock() - started)
+            seconds.append(time.thread_time() - started)
     finally:
         torch.set_num_threads(threads)
     return 2e-9 * rows * width * outputs / min(seconds)
@@ -77,7 +69,9 @@ def _time_linear(rows: int, width: int, outputs: int, dtype: str, device: torch.
 
 def choose_dtype(config: ModelConfig, device: torch.device) -> tuple[str, str]:
     """Return the number format that suits a model on `device`, and the reason in a few words."""
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "float32", f"{device} does not know bfloat16"
-    speeds = measure_speeds(config, device)
+    if device.type == "cuda":
+        # A small product on a GPU times its launch: an H100 was given float32 by it.
+        known = torch.cuda.is_bf16_supported(including_emulation=False)
+        return ("bfloat16", f"{device} knows it") if known else ("float32", f"{device} does not know bfloat16")
+    speeds = measure_speeds(config)
     return speeds.choose(), str(speeds)

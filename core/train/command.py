@@ -114,10 +114,10 @@ def describe_hours(recipe: Recipe) -> list[str]:
     known = recipe.experiment.hours_at_100_gflops if recipe.experiment else None
     asked = recipe.model.device
     # A card that the recipe names need not be in this machine.
-    if known is None or asked.startswith("cuda") or (device := weights.find_device(asked)).type != "cpu":
+    if known is None or asked.startswith("cuda") or weights.find_device(asked).type != "cpu":
         return []
     try:
-        speeds = measure_speeds(weights.load_config(resolve(recipe.model.path, weights=False)), device)
+        speeds = measure_speeds(weights.load_config(resolve(recipe.model.path, weights=False)))
     except (OSError, CheckpointError):
         return [f"about {known:.1f} hours on a machine of 100 GFLOP/s; the model is not here to measure this one"]
     dtype = speeds.choose() if recipe.model.dtype == "auto" else recipe.model.dtype
