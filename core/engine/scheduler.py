@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from core.engine.cache import PagedCache
 from core.types import Completion, FinishReason, Sampling
 
+GATHER = 8
+
 
 @dataclass(eq=False)
 class Request:
@@ -73,13 +75,16 @@ class Request:
 class Scheduler:
     """Moves requests between the waiting queue and the running ones, of which there are at most `max_num_seqs`.
 
-    `max_prefill_tokens` bounds the prompt tokens of one step. A longer prompt is prefilled in parts.
+    `max_prefill_tokens` bounds the prompt tokens of one step. A longer prompt is prefilled in parts. With `patience`
+    prompts wait up to so many steps, until there is one for every `GATHER` sequences that decode.
     """
 
-    def __init__(self, cache: PagedCache, max_num_seqs: int, max_prefill_tokens: int):
+    def __init__(self, cache: PagedCache, max_num_seqs: int, max_prefill_tokens: int, patience: int = 0):
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_prefill_tokens = max_prefill_tokens
+        self.patience = patience
+        self._waited = 0
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.cached_tokens = 0
@@ -99,6 +104,10 @@ class Scheduler:
             if not request.decodes and (count := _count_next(request, budget)):
                 prefill.append((request, count))
                 budget -= count
+        if decode and not prefill and self._waited < self.patience and GATHER * len(self.waiting) < len(decode):
+            self._waited += bool(self.waiting)
+            return decode, []
+        self._waited = 0
         # Prefixes whose last page is about to be computed.
         in_flight = {self.cache.missing_prefix(request.tokens, request.computed) for request, _ in prefill}
         postponed: list[Request] = []

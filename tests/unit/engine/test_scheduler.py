@@ -179,3 +179,30 @@ def test_a_long_prompt_is_computed_in_parts_while_others_decode():
             if request.computed == request.length:
                 scheduler.remove(request)
     assert seen == [[("r0", 10)], [("r0", 10)], [("r0", 5)], [("r1", 6)]]
+
+
+def test_prompts_gather_while_many_sequences_decode():
+    cache = PagedCache(MODEL_CONFIG, 4000, PAGE, torch.float32, torch.device("cpu"))
+    scheduler = Scheduler(cache, 32, max_prefill_tokens=100, patience=3)
+
+    def submit(name: str) -> None:
+        scheduler.waiting.append(Request(name, (1, 2), Sampling(max_new_tokens=90), seed=0))
+
+    def step() -> list[str]:
+        decode, prefill = scheduler.schedule()
+        for request, count in [*((request, 1) for request in decode), *prefill]:
+            request.computed += count
+            request.output_ids.append(1)
+        return [request.request_id for request, _ in prefill]
+
+    for number in range(17):
+        submit(f"r{number}")
+    assert len(step()) == 17  # nobody decodes yet
+    assert [step() for _ in range(5)] == [[]] * 5
+    submit("alone")
+    assert [step() for _ in range(4)] == [[], [], [], ["alone"]]  # for no longer than `patience`
+    submit("first")
+    assert step() == []
+    for number in range(2):
+        submit(f"more{number}")
+    assert step() == ["first", "more0", "more1"]  # 3 * GATHER are more than the 18 that decode
