@@ -444,6 +444,12 @@ class Recipe(Section):
             raise ValueError(
                 "inference.engine, replica_args and replica_python say how replicas run; set inference.replicas"
             )
+        is_vllm = inference.engine == "vllm" or any(url.startswith("vllm+") for url in inference.servers)
+        if is_vllm and (self.rollout.top_p < 1 or self.rollout.top_k > 0):
+            raise ValueError(
+                "rollout.top_p and top_k: vLLM's log-probs are of the tokens that they leave, while rows are trained "
+                "without them; set them to 1 and -1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,6 @@ from core.engine import CausalLM, EmbeddedPolicy, Engine, lora, weights
 from core.hub import resolve
 from core.policy.base import Policy, PolicyError
 from core.policy.server_pool import Check, ServerPool
-from core.policy.servers import VLLM
 from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.train.packing import pack_rows
 from core.types import POLICY, Row, Sampling
@@ -97,12 +96,6 @@ class ServedRollouts:
     samples_while_training = True
 
     def __init__(self, recipe: Recipe, model: CausalLM, start: Path, folder: Path):
-        rollout = recipe.rollout
-        if (rollout.top_p < 1 or rollout.top_k > 0) and any(url.startswith(VLLM) for url in recipe.inference.servers):
-            raise RecipeError(
-                "rollout.top_p and top_k: vLLM's log-probs are of the tokens that they leave, while rows are trained "
-                "without them; set them to 1 and -1"
-            )
         self.model = model
         self.start = start
         self.folder = folder

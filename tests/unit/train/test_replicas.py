@@ -13,7 +13,8 @@ from core.config.load import replace_keys
 from core.engine.weights import load_config
 from core.rollout.method import method_spec
 from core.train.replicas import describe_replicas, make_commands, share_gpus
-from core.train.rollout_engine import ServedRollouts
+
+VLLM_REPLICA = ["inference.replicas=1", "inference.engine=vllm"]
 
 
 def recipe(monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None = None, **keys: Any) -> Any:
@@ -105,12 +106,11 @@ def test_keys_that_contradict_each_other_are_refused(overrides: list[str], named
 
 
 @pytest.mark.parametrize("cut", ["rollout.top_p=0.9", "rollout.top_k=20"])
-def test_vllm_samples_no_cut_distribution_for_training(cut: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [["inference.servers=['vllm+http://a:1']"], VLLM_REPLICA])
+def test_vllm_samples_no_cut_distribution_for_training(cut: str, keys: list[str]) -> None:
     """Its log-probs are of the tokens that are left, and importance weights would compare them with all."""
-    for server in ("http://a:1", "vllm+http://a:1"):
-        read = method_spec("memagent").load("tiny", ["run.parallel_seeds=1", f"inference.servers=['{server}']", cut])
-        if server.startswith("vllm"):
-            with pytest.raises(RecipeError, match="top_p and top_k: vLLM's log-probs"):
-                ServedRollouts(read, None, tmp_path, tmp_path)  # type: ignore[arg-type]
-        else:
-            ServedRollouts(read, None, tmp_path, tmp_path)  # type: ignore[arg-type]
+    spec, alone = method_spec("memagent"), "run.parallel_seeds=1"
+    with pytest.raises(RecipeError, match="top_p and top_k: vLLM's log-probs"):
+        spec.load("tiny", [alone, *keys, cut])
+    spec.load("tiny", [alone, *keys])
+    spec.load("tiny", [alone, "inference.servers=[http://a:1]", cut])
