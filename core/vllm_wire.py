@@ -26,6 +26,7 @@ class TokensParams(SamplingBody):
     # These have no effect here.
     detokenize: bool = True
     include_stop_str_in_output: bool = False
+    routed_experts_prompt_start: int = 0  # verifiers' client sends it with each prompt that continues its last one
 
     def to_sampling(self, room: int) -> Sampling:
         """Return it with at most `room` new tokens, the room that the context has."""

@@ -20,6 +20,7 @@ WIRE = "/inference/v1/generate"
 async def test_a_prompt_of_ids_is_sampled_as_it_is_and_becomes_a_turn(stream):
     model = make_model(calling=1.0)
     params = {"max_tokens": 900, "logprobs": 1, "stop_token_ids": [5], "skip_special_tokens": False, "top_k": -1}
+    params["routed_experts_prompt_start"] = 1  # from verifiers' train client
     prompt = model.tokenizer.encode("hello", add_special_tokens=False)
     async with serve(model) as (_, client):
         for _ in range(2):
