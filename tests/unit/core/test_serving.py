@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -175,3 +176,39 @@ def test_every_server_refuses_to_open_itself_to_other_machines_without_a_key(
     except SystemExit as error:
         status = error.code
     assert "--api-key-file" in f"{status}{capsys.readouterr().err}"
+
+
+WAITING_SERVER = """
+import argparse, asyncio
+from aiohttp import web
+from core.serving import serve_app
+
+async def answer(request):
+    print("asked", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("given up", flush=True)
+
+app = web.Application()
+app.router.add_get("/", answer)
+serve_app(argparse.Namespace(host="127.0.0.1", port=0, api_key_file=None), lambda key: (app, "nothing"))
+"""
+
+
+async def test_a_client_that_leaves_takes_its_request_along() -> None:
+    """`serve model` and `serve retrieval` would else compute for nobody."""
+    command = [sys.executable, "-c", WAITING_SERVER]
+    server = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert server.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            about = (await server.stdout.readline()).decode()
+            _, writer = await asyncio.open_connection("127.0.0.1", int(about.rsplit(":", 1)[1]))
+            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert await server.stdout.readline() == b"asked\n"
+            writer.close()
+            assert await server.stdout.readline() == b"given up\n"
+    finally:
+        server.kill()
+        await server.wait()
