@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from core.worlds.world import World
@@ -101,7 +102,7 @@ def _prewire(model: Any, strength: float = 6.0) -> None:
     """Write in the attention patterns that small transformers learn late, so that copying takes seconds to learn.
 
     Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding). Where it is a gated
-    delta net, a convolution does so, and its memory lasts for about a hundred tokens instead of one. In the later
+    delta net, its convolutions look 1 to 3 tokens back. In the later
     layers the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
     Everything stays trainable.
     """
@@ -113,7 +114,7 @@ def _prewire(model: Any, strength: float = 6.0) -> None:
     if hasattr(first, "self_attn"):
         _look_back(first.self_attn, config, strength)
     else:
-        first.linear_attn.A_log.fill_(-5.0)  # a token takes 1 % of the memory: exp(-5) * softplus(1)
+        _look_back_by_convolution(model.model.embed_tokens.weight, first.linear_attn)
     for attention in (layer.self_attn for layer in later):
         torch.nn.init.orthogonal_(attention.v_proj.weight)
         # The value rows of a key/value head, once for each of the query heads (`groups`) that share it.
@@ -133,3 +134,19 @@ def _look_back(first: Any, config: Any, strength: float) -> None:
     for head, back in enumerate((1, 4, 2, 3)):
         rotated = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
         first.q_proj.bias.view(heads, 2, -1)[head] = strength * rotated
+
+
+def _look_back_by_convolution(embeddings_VC: Tensor, first: Any) -> None:
+    """Let each head of a gated delta net hand on the value of one of the last tokens, and forget all others."""
+    first.A_log.fill_(3.0)  # the memory keeps exp(-exp(3) * softplus(1)) of what it held: nothing
+    queries, keys, _ = first.in_proj_qkv.weight.split((first.key_dim, first.key_dim, first.value_dim))
+    keys.copy_(queries)  # so a token's query meets its own key
+    first.conv1d.weight.zero_()
+    first.conv1d.weight[: 2 * first.key_dim, 0, -1] = 1.0
+    values = first.conv1d.weight[2 * first.key_dim :, 0].view(first.num_v_heads, -1, first.conv_kernel_size)
+    for head, back in enumerate((1, 2, 3, 0)):
+        values[head, :, -1 - back] = 1.0
+    # The gate multiplies each channel by a number of the present token. A constant in all embeddings holds it open.
+    embeddings_VC[:, 0] = 1.0
+    first.in_proj_z.weight.zero_()
+    first.in_proj_z.weight[:, 0] = 0.2
