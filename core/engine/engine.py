@@ -79,7 +79,7 @@ class Engine:
         self.graphs: DecodeGraphs | None = None
         if model.device.type == "cuda" and not model.config.other:  # whether transformers waits inside, nobody knows
             self.graphs = DecodeGraphs(self._decode_tokens, model.device, self.vocab_size, max_num_seqs)
-        # A step with prompts replays no graph and takes three times as long.
+        # A step with prompts replays no graph, and launches every kernel by itself.
         patience = 16 if self.graphs is not None else 0
         self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens, patience)
         self._requests: dict[str, Request] = {}

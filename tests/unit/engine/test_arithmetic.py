@@ -32,3 +32,10 @@ def test_the_probe_leaves_threads_and_random_numbers_alone(qwen2):
     assert "GFLOP/s at 16/64/256 rows" in reason
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(("known", "chosen"), [(True, "bfloat16"), (False, "float32")])
+def test_a_gpu_is_not_timed(qwen2, monkeypatch, known, chosen):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: known)
+    monkeypatch.setattr(arithmetic, "measure_speeds", None)
+    assert choose_dtype(weights.load_config(qwen2), torch.device("cuda"))[0] == chosen
