@@ -102,9 +102,8 @@ def _prewire(model: Any, strength: float = 6.0) -> None:
     """Write in the attention patterns that small transformers learn late, so that copying takes seconds to learn.
 
     Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding). Where it is a gated
-    delta net, its convolutions look 1 to 3 tokens back. In the later
-    layers the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
-    Everything stays trainable.
+    delta net, its convolutions look 1 to 3 tokens back. In the later layers the output projection undoes the value
+    projection, as in mimetic initialization (arXiv 2305.09828). Everything stays trainable.
     """
     config = model.config
     heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads

@@ -43,6 +43,21 @@ def test_heads_of_the_first_layer_look_one_to_four_tokens_back(tokenizer: Any, t
     assert all(attention[:, :, 8:].max(dim=3).values.mean() < 0.3 for attention in later)
 
 
+def test_convolutions_of_a_first_delta_net_look_up_to_three_tokens_back(tokenizer: Any, tmp_path: Path) -> None:
+    folder = WORLD.build_model(tmp_path / "model", family="qwen3_5_text")
+    model, seen = AutoModelForCausalLM.from_pretrained(folder).eval(), []
+    model.model.layers[0].linear_attn.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    ids = torch.randint(len(tokenizer), (1, 40), generator=torch.Generator().manual_seed(0))
+    other = ids.clone()
+    other[0, 20] += 1
+    with torch.no_grad():
+        model(ids), model(other)
+    # Positions where a head gives something else than without the change at position 20.
+    before, after = (heads.view(40, 4, -1) for heads in seen)
+    changed = (before - after).norm(dim=-1) > 0.2 * before.norm(dim=-1)
+    assert [(changed[:, head].nonzero().flatten() - 20).tolist() for head in range(4)] == [[1], [2], [3], [0]]
+
+
 def draw(keep: float, count: int = 1500) -> list[MemoryDemonstration]:
     rng = Random(0)
     return [draw_demonstration(rng, (0, 40), keep) for _ in range(count)]
