@@ -32,6 +32,7 @@ from .model import RandomModel, check_contexts
 from .templates import make_tokenizer
 
 JSON = {"Content-Type": "application/json"}
+HELLO: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
 
 
 class Client:
@@ -80,29 +81,6 @@ async def finish(client: Client, model: RandomModel) -> dict[str, Any]:
     assert sum(sum(row["loss_mask"]) for row in finished["rows"]) == sampled
     await client.post("/finish", {}, status=410)
     return finished
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_chat_completions(stream):
-    model = make_model(calling=1.0, seed=1)
-    async with serve(model) as (_, client):
-        messages: list[dict[str, Any]] = [{"role": "system", "content": "-"}, {"role": "user", "content": "hello"}]
-        body = {"model": "policy", "messages": messages, "tools": CHAT_TOOLS, "max_tokens": 900}
-        for _ in range(3):
-            reply = await client.post(
-                "/v1/chat/completions",
-                {**body, "stream": stream, "stream_options": {"include_usage": True}} if stream else body,
-            )
-            message = join_chunks(reply) if stream else reply["choices"][0]["message"]
-            usage = reply[-1]["usage"] if stream else reply["usage"]
-            call = model.policy.calls[-1]
-            assert usage["prompt_tokens"] == len(call.prompt_ids)
-            assert call.sampling.max_new_tokens == 900
-            messages += [message]
-            messages += [{"role": "tool", "tool_call_id": c["id"], "content": "ok"} for c in message["tool_calls"]]
-        finished = await finish(client, model)
-    assert finished["counters"] == {"verbatim": 2}
-    assert len(finished["rows"]) == 1
 
 
 def join_chunks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -254,24 +232,23 @@ BAD_CHAT = {
 async def test_what_cannot_be_served_is_refused_with_its_path():
     model = make_model()
     async with serve(model) as (gateway, client):
-        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
         for name, (fields, path) in BAD_CHAT.items():
-            error = (await client.post("/v1/chat/completions", {**body, **fields}, status=400))["error"]
+            error = (await client.post("/v1/chat/completions", {**HELLO, **fields}, status=400))["error"]
             assert error["param"] == path, name
             assert error["type"] == "invalid_request_error"
         for value in (b"{", b"[1]", b"", b"[" * 100_000):
             async with client.http.post(f"{client.base}/v1/chat/completions", data=value, headers=JSON) as response:
                 assert response.status == 400
-        error = (await client.post("/v1/messages", body, status=400))["error"]
+        error = (await client.post("/v1/messages", HELLO, status=400))["error"]
         assert error["message"] == "max_tokens: is missing"
         wanted = {"effort": "high", "format": {"type": "json_schema", "schema": {}}}
-        error = await client.post("/v1/messages", {**body, "max_tokens": 9, "output_config": wanted}, status=400)
+        error = await client.post("/v1/messages", {**HELLO, "max_tokens": 9, "output_config": wanted}, status=400)
         assert error["error"]["message"] == "output_config.format: is not implemented"
         error = (await client.post("/v1/responses", {"model": "policy", "input": [{"type": "mcp_call"}]}, status=400))[
             "error"
         ]
         assert error["param"] == "input.0.type"
-        await client.post("/v1/chat/completions", {**body, "model": "frozen:judge"}, status=404)
+        await client.post("/v1/chat/completions", {**HELLO, "model": "frozen:judge"}, status=404)
         assert not model.policy.calls
         finished = await finish(client, model)
     assert finished["turns"] == []
@@ -306,14 +283,17 @@ async def test_what_is_no_text_is_refused_by_its_name():
 async def test_chat_gives_the_tokens_of_prompt_and_answers(stream):
     """In vLLM's form: in a stream the prompt's ids are in the first chunk, and an answer's join over its chunks."""
     model = make_model(calling=1.0, seed=1)
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "-"}, {"role": "user", "content": "hello"}]
     wants = {"return_token_ids": True, "logprobs": True, "top_logprobs": 0, "extra_body": {"return_token_ids": True}}
+    wants |= {"max_tokens": 900, **({"stream_options": {"include_usage": True}} if stream else {})}
     async with serve(model) as (_, client):
         for _ in range(2):
             body = {"model": "policy", "messages": messages, "tools": CHAT_TOOLS, "n": 2, "stream": stream, **wants}
             reply = await client.post("/v1/chat/completions", body)
             chunks = reply if stream else [reply]
             calls = model.policy.calls[-2:]
+            assert chunks[-1]["usage"]["prompt_tokens"] == len(calls[0].prompt_ids)
+            assert calls[0].sampling.max_new_tokens == 900
             assert [chunk.get("prompt_token_ids") for chunk in chunks if "prompt_token_ids" in chunk] == [
                 list(calls[0].prompt_ids)
             ]
@@ -385,12 +365,11 @@ async def test_an_agents_own_edges_label_the_turns_that_they_lead_to():
     """ACP's names of requests come with them, and its edges when the session is finished."""
     model, recorded = make_model(calling=0), []
     edges = [("task", "child", "subagent_call"), ("child", "task", "subagent_return"), ("task", "gone", "compaction")]
-    body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
     async with serve(model) as (gateway, client):
         gateway._on_finish = lambda finished, written: recorded.extend(finished.events)
         for name in ("task", "child", None):
             headers = {"X-ACP-Model-Request-ID": name} if name else {}
-            await client.post("/v1/chat/completions", body, headers=headers)
+            await client.post("/v1/chat/completions", HELLO, headers=headers)
         wrong = {"edges": [{"source_request_id": "task", "target_request_id": "child", "type": "a b"}]}
         assert (await client.post("/finish", wrong, status=400))["error"]["param"] == "edges.0.type"
         told = [{"source_request_id": one, "target_request_id": two, "type": kind} for one, two, kind in edges]
@@ -506,8 +485,7 @@ async def test_a_session_that_ends_cancels_what_still_runs():
     model = make_model(calling=0)
     model.policy._latency = 30.0
     async with serve(model) as (gateway, client):
-        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
-        request = asyncio.create_task(client.post("/v1/chat/completions", body, status=410))
+        request = asyncio.create_task(client.post("/v1/chat/completions", HELLO, status=410))
         while not model.policy.calls:
             await asyncio.sleep(0.01)
         finished = await gateway.finish_session("one")
@@ -580,28 +558,26 @@ async def test_a_stop_text_ends_the_answer_and_stays_in_its_tokens():
 async def test_a_retry_untrains_no_sibling_that_the_client_kept():
     model = make_model(calling=0)
     async with serve(model) as (_, client):
-        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
-        replies = [await client.post("/v1/chat/completions", body) for _ in range(2)]
-        following = [*body["messages"], replies[1]["choices"][0]["message"], {"role": "user", "content": "go on"}]
+        replies = [await client.post("/v1/chat/completions", HELLO) for _ in range(2)]
+        following = [*HELLO["messages"], replies[1]["choices"][0]["message"], {"role": "user", "content": "go on"}]
         await client.post("/v1/chat/completions", {"model": "policy", "messages": following})
         model.policy._latency = 30.0
-        lost = asyncio.create_task(client.post("/v1/chat/completions", body))
+        lost = asyncio.create_task(client.post("/v1/chat/completions", HELLO))
         while len(model.policy.calls) < 4:
             await asyncio.sleep(0.01)
         lost.cancel()
         while not model.policy.cancelled:
             await asyncio.sleep(0.01)
         model.policy._latency = 0.0
-        await client.post("/v1/chat/completions", body, headers={"X-Stainless-Retry-Count": "1"})
+        await client.post("/v1/chat/completions", HELLO, headers={"X-Stainless-Retry-Count": "1"})
         assert all(turn["trained"] for turn in (await finish(client, model))["turns"])
 
 
 async def test_a_retry_replaces_the_answer_that_was_thrown_away():
     model = make_model(calling=0)
     async with serve(model) as (_, client):
-        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
-        await client.post("/v1/chat/completions", body)
-        await client.post("/v1/chat/completions", body, headers={"X-Stainless-Retry-Count": "1"})
+        await client.post("/v1/chat/completions", HELLO)
+        await client.post("/v1/chat/completions", HELLO, headers={"X-Stainless-Retry-Count": "1"})
         finished = await finish(client, model)
     assert [turn["trained"] for turn in finished["turns"]] == [False, True]
     assert finished["counters"] == {"retried": 1}
@@ -614,8 +590,7 @@ async def test_failures_of_the_policy_have_a_status():
     model.policy = ScriptedPolicy(lambda prompt, sampling: next(errors))
     async with serve(model) as (_, client):
         for status in (400, 503, 504, 500, 410):
-            body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
-            error = (await client.post("/v1/chat/completions", body, status=status))["error"]
+            error = (await client.post("/v1/chat/completions", HELLO, status=status))["error"]
             assert error["message"] == "the reason"
         finished = await client.post("/finish", {})
     counted = [*(f"refused_policy_{kind}" for kind in kinds), "refused_rollout_aborted"]
@@ -683,12 +658,11 @@ async def test_an_idle_session_is_finished_and_told():
         told.append((finished.session_id, written))
 
     async with serve(model, {"open_on_request": True, "on_finish": tell}, max_idle_s=0.2) as (gateway, client):
-        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
-        await client.post("/v1/chat/completions", body)
+        await client.post("/v1/chat/completions", HELLO)
         async with asyncio.timeout(10):  # a busy machine may have told it before the reply was read
             while not told:
                 await asyncio.sleep(0.01)
-        await client.post("/v1/chat/completions", body, status=410)
+        await client.post("/v1/chat/completions", HELLO, status=410)
     [(name, written)] = told
     assert (name, len(written["rows"])) == ("one", 1)
     assert gateway.counters["idle"] == 1

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,12 @@ SEARCH = ToolSchema(
     {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}},
 )
 HISTORIES = ("sampled", "template")
+
+
+def begin(history: str = "sampled", **options: Any) -> tuple[RandomModel, GatewaySession, list[WireMessage]]:
+    """Return a random model of Qwen3's format, a session with it, and an agent's first message."""
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", **options)
+    return model, open_session(model, history=history), [WireMessage("user", "hello")]
 
 
 async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Answer:
@@ -88,9 +95,7 @@ async def test_how_an_answer_came_back_is_counted(how):
     }
     expected = "edited" if how.startswith("edit") else kinds.get(how, how)
     expected = "reasoning_dropped" if how == "reserialise" else expected
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", thinking=1.0, calling=1.0, seed=5)
-    session = open_session(model)
-    messages = [WireMessage("user", "hello")]
+    model, session, messages = begin(thinking=1.0, calling=1.0, seed=5)
     answer = await ask(session, messages)
     sent = echo(answer, how, model.rng)
     second = await ask(session, [*messages, sent, *answer_calls(answer, model.rng)])
@@ -107,8 +112,7 @@ def make_turn(answer: Answer) -> Turn:
 
 
 async def test_a_foreign_answer_is_encoded_and_never_trained():
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=6)
-    session = open_session(model)
+    model, session, _ = begin(calling=0.0, seed=6)
     call = WireCall("call_x", "search", '{"query": "a <|im_end|> \\"b\\"", "count": 3}')
     shot = [WireMessage("user", "hello"), WireMessage("assistant", "I search.", calls=(call,))]
     answer = await ask(session, [*shot, WireMessage("tool", "found", call_id="call_x"), WireMessage("user", "so?")])
@@ -216,8 +220,7 @@ async def test_keys_and_names_of_calls_forge_nothing():
 
 async def test_a_long_text_is_not_searched_for_calls():
     """A text of brackets once took seconds: it was parsed from each of them."""
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, seed=8)
-    session = open_session(model)
+    _, session, _ = begin(calling=1.0, seed=8)
     answer = await ask(session, [WireMessage("user", "x")])
     text = f"{answer.message.text} {answer.message.calls[0].call_id} " + "[1]," * 16_000
     before = time.process_time()
@@ -257,9 +260,7 @@ async def test_arguments_that_a_client_fills_in_as_the_schema_says_are_no_edit(a
 @pytest.mark.parametrize("calling", [0.0, 1.0])
 async def test_an_answer_that_was_lost_is_foreign(calling):
     """The client may have seen a part of it, so neither its ids nor its text bring it back."""
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=calling, thinking=0.0, seed=10)
-    session = open_session(model)
-    messages = [WireMessage("user", "hello")]
+    model, session, messages = begin(calling=calling, thinking=0.0, seed=10)
     answer = await ask(session, messages)
     session.mark_lost(answer)
     await ask(session, [*messages, answer.message, *answer_calls(answer, model.rng)])
@@ -268,8 +269,7 @@ async def test_an_answer_that_was_lost_is_foreign(calling):
 
 
 async def test_an_id_of_another_session_is_foreign():
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, seed=11)
-    session = open_session(model)
+    model, session, _ = begin(calling=1.0, seed=11)
     other = GatewaySession("other", {"policy": model.policy}, Transcriber(model.tokenizer), SessionSettings(10_000))
     theirs = await ask(other, [WireMessage("user", "hello")])
     await ask(session, [WireMessage("user", "good morning")])
@@ -279,9 +279,7 @@ async def test_an_id_of_another_session_is_foreign():
 
 
 async def test_a_retry_throws_away_no_answer_that_was_continued():
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=12)
-    session = open_session(model)
-    messages = [WireMessage("user", "hello")]
+    _, session, messages = begin(calling=0.0, seed=12)
     answer = await ask(session, messages)
     await ask(session, [*messages, answer.message, WireMessage("user", "go on")])
     await ask(session, messages, is_retry=True)
@@ -302,9 +300,7 @@ async def test_an_aborted_call_leaves_no_turn():
 
 
 async def test_other_tools_begin_a_new_row():
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=13)
-    session = open_session(model)
-    messages = [WireMessage("user", "hello")]
+    model, session, messages = begin(calling=0.0, seed=13)
     answer = await ask(session, messages)
     messages += [answer.message, WireMessage("user", "go on")]
     answer = await session.answer(AgentRequest("policy", tuple(messages), (replace(SEARCH, name="look_up"),)))
@@ -314,9 +310,7 @@ async def test_other_tools_begin_a_new_row():
 
 
 async def test_an_answer_behind_a_trimmed_head_keeps_its_ids():
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, thinking=0.0, seed=14)
-    session = open_session(model)
-    messages = [WireMessage("user", "hello")]
+    model, session, messages = begin(calling=0.0, thinking=0.0, seed=14)
     for _ in range(3):
         answer = await ask(session, messages)
         messages += [answer.message, WireMessage("user", "go on")]
@@ -327,8 +321,7 @@ async def test_an_answer_behind_a_trimmed_head_keeps_its_ids():
 
 
 async def test_an_answer_is_continued_only_after_the_messages_that_it_answered():
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, thinking=0.0, seed=16)
-    session = open_session(model)
+    model, session, _ = begin(calling=1.0, thinking=0.0, seed=16)
     answer = await ask(session, [WireMessage("user", "apples")])
     edited = [WireMessage("user", "pears"), answer.message, *answer_calls(answer, model.rng)]
     moved = await ask(session, edited)
@@ -341,8 +334,7 @@ async def test_an_answer_is_continued_only_after_the_messages_that_it_answered()
 
 async def test_an_answer_is_continued_only_where_it_was_given():
     """Two conversations share their last question, and one takes over the other's answer to it."""
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, thinking=0.0, seed=17)
-    session = open_session(model)
+    model, session, _ = begin(calling=0.0, thinking=0.0, seed=17)
     more = WireMessage("user", "go on")
     first = await ask(session, [WireMessage("user", "apples")])
     second = await ask(session, [WireMessage("user", "apples"), first.message, more])
@@ -357,9 +349,7 @@ async def test_an_answer_is_continued_only_where_it_was_given():
 
 
 async def test_thoughts_that_the_template_leaves_out_are_gone_before_an_answer_without_any():
-    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, thinking=1.0, seed=18)
-    session = open_session(model, history="template")
-    messages = [WireMessage("user", "hello")]
+    model, session, messages = begin("template", calling=1.0, thinking=1.0, seed=18)
     shown = []
     for thinking in (1.0, 0.0, 0.0):
         model.thinking = thinking
