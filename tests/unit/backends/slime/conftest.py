@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +10,6 @@ import pytest
 from core.backends.slime.samples import fill_sample
 from core.types import Completion, Trajectory, Turn
 from tests.unit.backends.slime.standin import Sample
-
-Make = Callable[..., Trajectory]
 
 
 def turn(*tokens: int, trained: bool = True, prompt: tuple[int, ...] = (7, 8)) -> Turn:

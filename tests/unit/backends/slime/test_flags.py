@@ -99,6 +99,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
         (["model.lora={rank: 8}"], "on slime set model.lora=null"),
         (["model.compile=true"], "for the embedded backend alone; on slime set model.compile=false"),
         (["optimizer.name=adamw8bit"], "on slime set optimizer.name=adamw"),
+        (["algorithm.observation_coef=0.1", "algorithm.rows=segment"], "on slime set algorithm.observation_coef=0.0"),
         (["inference.servers=[http://a:1]"], "on slime set inference.servers=[]"),
         (["inference.replicas=2"], "on slime set inference.replicas=0"),
         (["rollout.ahead=1", "algorithm.tis=[0, 2]"], "on slime set rollout.ahead=0"),
@@ -118,16 +119,8 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
             for name in ("gigpo", *BATCH_ESTIMATORS)
         ),
         (
-            ["algorithm.kl_coef=0.1", "algorithm.std_normalization=false"],
-            "algorithm.kl_coef is for the embedded backend alone",
-        ),
-        (
             ["algorithm.adv_estimator=gae", "algorithm.vf_coef=1", "algorithm.split_advantage=false"],
             "algorithm.vf_coef is for the embedded backend alone",
-        ),
-        (
-            ["algorithm.observation_coef=0.1", "algorithm.rows=segment"],
-            "algorithm.observation_coef is for the embedded backend alone",
         ),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
         (["slime.rollout_gpus=4", JUDGE], "leave none to the policy"),

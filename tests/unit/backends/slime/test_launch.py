@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -180,17 +180,9 @@ def test_a_dry_run_prints_what_would_run_and_writes_nothing(cluster: Cluster, ca
     assert launch.main(cluster.arguments("--dry-run")) == 0
     printed = capsys.readouterr().out
     assert not cluster.out.exists()
+    assert not re.search("pkill|killall", printed)
     assert launch.main(cluster.arguments()) == 0
     assert (cluster.out / "job.sh").read_text() == printed
-
-
-def test_a_dry_run_needs_no_slime_and_is_a_shell_script(capsys) -> None:
-    for preset in ("seed", "paper"):
-        assert launch.main(["memagent", "--preset", preset, "--out", "/nowhere/x y", "--dry-run"]) == 0
-        printed = capsys.readouterr().out
-        subprocess.run(["bash", "-n"], input=printed, text=True, check=True)
-        assert "pkill" not in printed
-        assert "killall" not in printed
 
 
 def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:

@@ -86,11 +86,3 @@ def test_a_group_whose_record_is_broken_stays_failed() -> None:
     of_lost = {data["rollout_ids"][i] for i, mask in enumerate(data["loss_masks"]) if not any(mask)}
     assert {4, 5, 6, 7} <= of_lost
     assert any(any(mask) for mask in data["loss_masks"])
-
-
-def test_groups_that_hardly_differ_are_masked() -> None:
-    data = SlimeBridge(SPEC).convert(
-        arguments({**RECIPE, "algorithm": {"name": "grpo", "min_group_std": 5.0}}), samples()
-    )
-    assert not any(any(mask) for mask in data["loss_masks"])
-    assert len(set(data["rollout_ids"])) == 8
