@@ -87,22 +87,6 @@ def test_credit_is_the_trajectorys_advantage_whole_or_in_equal_parts(groups, std
                 assert part.advantage == pytest.approx(whole.advantage / len(trajectory.turns))
 
 
-@given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=6), st.data(), st.booleans())
-def test_turn_counts_do_not_touch_the_statistics(rewards, data, std_normalization):
-    """slime's positional reshape gets this wrong: a rollout counts once however many rows it became."""
-
-    def advantages(counts: list[int]) -> list[float]:
-        turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
-        group = [Trajectory("t", (turn,) * n, reward=r) for n, r in zip(counts, rewards, strict=True)]
-        rows = rows_from_groups([group], std_normalization=std_normalization, split_advantage=False)
-        return [next(row.advantage for row in rows if row.rollout_id == i) for i in range(len(rewards))]
-
-    counts = data.draw(st.lists(st.integers(1, 7), min_size=len(rewards), max_size=len(rewards)))
-    uneven = advantages(counts)
-    assert uneven == advantages([1] * len(rewards))
-    assert mean(uneven) == pytest.approx(0, abs=1e-9)
-
-
 def test_rollouts_without_turns_or_reward_make_no_rows():
     turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
     group = [Trajectory("t", (), reward=1.0), Trajectory("t", (turn,), reward=None), Trajectory("t", (turn,), reward=0)]
