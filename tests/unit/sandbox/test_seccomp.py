@@ -55,31 +55,16 @@ def test_another_calling_convention_kills(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_ioctl_is_allowed_by_request(machine: str) -> None:
-    program = compile_filter(machine)
-    assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5401) == ALLOW
-    assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5412) == REFUSE
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_fcntl_neither_locks_nor_leases_nor_resizes_what_the_host_shares(machine: str) -> None:
-    program = compile_filter(machine)
-    passed = [command for command in range(2048) if verdict(program, FCNTL[machine], ARCH[machine], command) == ALLOW]
+def test_arguments_decide_over_ioctl_fcntl_and_mmap(machine: str) -> None:
+    """fcntl neither locks nor leases nor resizes what the host shares, and mmap takes none of its huge pages."""
+    program, arch, others = compile_filter(machine), ARCH[machine], other_calls(machine)
+    assert [verdict(program, IOCTL[machine], arch, argument=request) for request in (0x5401, 0x5412)] == [ALLOW, REFUSE]
+    passed = [command for command in range(2048) if verdict(program, FCNTL[machine], arch, command) == ALLOW]
     assert passed == [0, 1, 2, 3, 4, 5, 1030, 1032]
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_locks_of_records_and_syncs_succeed_and_do_nothing(machine: str) -> None:
-    program, others = compile_filter(machine), other_calls(machine)
-    assert [verdict(program, FCNTL[machine], ARCH[machine], lock) for lock in (6, 7)] == [SKIP, SKIP]
-    assert [verdict(program, others[sync], ARCH[machine]) for sync in ("fsync", "fdatasync")] == [SKIP, SKIP]
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_memory_is_mapped_but_none_of_the_hosts_huge_pages(machine: str) -> None:
-    program, number = compile_filter(machine), other_calls(machine)["mmap"]
-    assert verdict(program, number, ARCH[machine], fourth=0x22) == ALLOW
-    assert verdict(program, number, ARCH[machine], fourth=0x40022) == REFUSE
+    # Locks of records and syncs succeed, and do nothing.
+    assert [verdict(program, FCNTL[machine], arch, lock) for lock in (6, 7)] == [SKIP, SKIP]
+    assert [verdict(program, others[sync], arch) for sync in ("fsync", "fdatasync")] == [SKIP, SKIP]
+    assert [verdict(program, others["mmap"], arch, fourth=flags) for flags in (0x22, 0x40022)] == [ALLOW, REFUSE]
 
 
 @pytest.mark.parametrize(("machine", "clone"), [("x86_64", 56), ("aarch64", 220)])
