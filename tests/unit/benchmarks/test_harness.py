@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -27,6 +26,8 @@ from benchmarks.ruler.evaluate import make_parser as ruler
 from benchmarks.tau2.evaluate import make_parser as tau2
 from core.config import Recipe
 from core.policy.base import Roles
+from core.policy.sglang import SGLangPolicy
+from core.policy.vllm import VLLMPolicy
 from core.report.stats import wilson
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
@@ -243,34 +244,23 @@ def test_a_group_of_zeros_and_ones_has_wilsons_interval_also_in_the_means_over_g
     assert 0.5 - means["macro"].low == pytest.approx((1 - wilson(50, 50)[0]) / 2)
 
 
-async def test_the_policy_of_a_vllm_is_asked_in_its_own_words() -> None:
-    recorded = json.loads((Path(__file__).parents[1] / "policy/vllm_replies.json").read_text())["completion"]
-
-    async def generate(request: web.Request) -> web.Response:
-        return web.json_response(recorded["reply"])
-
-    app = web.Application()
-    app.router.add_post(recorded["path"], generate)
-    app.router.add_get("/health", answer_health)
-    with serve_app(app) as url:
-        words = ["memagent", "--model", "m", "--policy-url", f"vllm+{url}"]
-        models = EvalModels.from_options(heldout().parse_args(words), cast("Recipe", None))
-        await check_server(models.urls["m"])
-        async with models.policy("m", 64) as policy:
-            completion = await policy.generate([1, 2, 3], Sampling(max_new_tokens=3))
-    assert list(completion.token_ids) == recorded["reply"]["choices"][0]["token_ids"]
-
-
-async def test_the_key_of_a_policys_server_is_read_from_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "kind"), [("", SGLangPolicy), ("vllm+", VLLMPolicy)])
+async def test_a_policys_server_is_asked_in_its_own_words_with_the_key_of_a_file(
+    scheme: str, kind: type, tmp_path: Path
+) -> None:
     async def generate(request: web.Request) -> web.Response:
         told = request.headers.get("Authorization") == "Bearer open sesame"
         return make_sglang_reply([7]) if told else web.json_response({}, status=401)
 
     app = web.Application()
     app.router.add_post("/generate", generate)
+    app.router.add_get("/health", answer_health)
     (tmp_path / "key").write_text("open sesame\n")
     with serve_app(app) as url:
-        words = ["memagent", "--model", "m", "--policy-url", url, "--policy-key-file", str(tmp_path / "key")]
+        words = ["memagent", "--model", "m", "--policy-url", scheme + url, "--policy-key-file", str(tmp_path / "key")]
         models = EvalModels.from_options(heldout().parse_args(words), cast("Recipe", None))
+        await check_server(models.urls["m"])
         async with models.policy("m", 64) as policy:
-            assert (await policy.generate([1], Sampling(max_new_tokens=1))).token_ids == (7,)
+            assert isinstance(policy, kind)
+            if kind is SGLangPolicy:
+                assert (await policy.generate([1], Sampling(max_new_tokens=1))).token_ids == (7,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,6 +45,19 @@ def write_run(out: Path, seeds: dict[int, Sequence[Sequence[float]]]) -> None:
             ]
             log.append([record_rollout("eval", 2 * third, i, Task(str(i), "?", ("x",)), t) for i, t in enumerate(done)])
     (out / ".run-done").touch()
+
+
+def test_the_score_of_a_method_without_an_official_metric_is_its_reward(tmp_path: Path) -> None:
+    """Most methods have none. A rollout that failed scores 0, and only those of the step count."""
+    folder = RunFolder.create(tmp_path, {}, may_differ=[])
+    log = RolloutLog(folder.rollouts_path(0), lambda ids: [])
+    right, wrong = (Trajectory("t", (), reward=reward) for reward in (1.0, 0.0))
+    failed, scored = Trajectory("t", (), "failed", failure="deadline"), replace(right, metrics={"official": 0.5})
+    for step, measured in ((0, [wrong] * 5), (16, [right, right, failed, wrong, scored])):
+        log.append([record_rollout("eval", step, i, Task("t", "?", ("x",)), t) for i, t in enumerate(measured)])
+    scores = credit._score(PLAN.model_copy(update={"seeds": [0]}), tmp_path)
+    assert scores[16].mean == (1 + 1 + 0 + 0 + 0.5) / 5
+    assert scores[0].mean == 0
 
 
 def test_dev_chooses_the_rate_and_the_table_has_each_third(tmp_path: Path) -> None:

@@ -40,12 +40,3 @@ def test_it_counts_what_its_definition_says(log: list, rows: list) -> None:
     assert found["row tokens"] == sum(len(tokens) for tokens, _ in rows)
     assert found["twice"] == found["row tokens"] - len({place for row in rows for place in list_places(row)})
     assert (found["rollouts"], found["rows"]) == (1, len(rows))
-
-
-def test_a_row_of_two_turns_computes_nothing_twice_and_two_rows_their_common_prompt() -> None:
-    log = [([1, 2], [3]), ([1, 2, 3, 4], [5, 6])]
-    one = measure(log, [([1, 2, 3, 4, 5, 6], [0, 0, 1, 0, 1, 1])])
-    counts = {"rollouts": 1, "sampled": 3, "trained": 3, "again": 0, "unseen": 0}
-    assert one == {**counts, "rows": 1, "row tokens": 6, "twice": 0}
-    two = measure(log, make_rows(log))
-    assert two == {**counts, "rows": 2, "row tokens": 9, "twice": 3}

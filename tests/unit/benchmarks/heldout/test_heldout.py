@@ -35,8 +35,8 @@ class Echo(Method):
 
     closed = 0
 
-    def __init__(self, tokenizer: Any, right: str, needs: tuple[str, ...] = (), official: bool = False):
-        self.tokenizer, self.right, self.needs, self.official = tokenizer, right, needs, official
+    def __init__(self, tokenizer: Any, right: str):
+        self.tokenizer, self.right = tokenizer, right
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         if task.task_id == "t5":
@@ -47,10 +47,8 @@ class Echo(Method):
         right = float(reply == self.right)
         metrics = {"strict": right * float(task.task_id != "t0"), "cost": 2.5}
         metrics |= {"calls_search": 1.0} if task.task_id != "t4" else {}
-        metrics |= {"official": right} if self.official else {}
-        reward = right - 2.0 if self.official else right
         turns = (Turn("solver", prompt, completion, trained=True),)
-        return Trajectory(task.task_id, turns, "completed", reward, metrics=metrics, log={"answer": reply})
+        return Trajectory(task.task_id, turns, "completed", right, metrics=metrics, log={"answer": reply})
 
     async def close(self) -> None:
         Echo.closed += 1
@@ -131,14 +129,6 @@ async def test_a_saved_cell_gets_the_labels_that_a_later_call_asks_for(setup):
     tasks = [replace(task, metadata={**task.metadata, "more": "x"}) for task in TASKS[:4]]
     with pytest.raises(EvaluationError, match="of 6 tasks without more; to label them give --tasks 6"):
         await setup.evaluate({"trained": "green"}, labels=("kind", "more"), tasks=tasks)
-
-
-async def test_a_method_whose_reward_is_no_score_gives_one_of_its_own(setup):
-    (result,) = await setup.evaluate(
-        {"trained": "green"}, build=lambda recipe, tokenizer: Echo(tokenizer, "green", official=True)
-    )
-    assert result.scores["official"] == [1, 1, 1, 1, 1, 0]
-    assert result.measures["reward"] == [-1.0] * 5 + [None]
 
 
 async def test_a_task_without_a_score_of_its_own_scores_its_reward_beside_tasks_with_one(setup):

@@ -24,12 +24,6 @@ def test_the_best_router_recovers_the_gap_at_four_calls_in_ten() -> None:
     assert OUTCOMES.quality(pgr)[[0, 2, 10]].tolist() == pytest.approx([0.3, 0.5, 0.7])
 
 
-def test_the_worst_router_is_its_mirror() -> None:
-    pgr = recover_gap(-BEST_FIRST, OUTCOMES)
-    assert average_recovery(pgr) == pytest.approx(0.2)
-    assert call_threshold(pgr, 0.5) == pytest.approx(0.8)
-
-
 def test_a_prompt_that_strong_loses_takes_recovery_back() -> None:
     outcomes = Outcomes(np.array([0.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 1.0, 1.0]))  # a gap of 2 prompts in 4
     # After each call the recovered gap is 1/2, 0, 1/2, 1. The peak at 0.25 lies between two measured shares.

@@ -8,13 +8,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.ruler.counts import CommonWords
-from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import SampleKey, TaskFamily
-from core.types import Task
-
-
-def build(family: TaskFamily, length: int, count: int = 3) -> list[Task]:
-    return list(generate(family, length=length, count=count, tokenizer=str.split))
+from benchmarks.ruler.sample import SampleKey
 
 
 def listed(context: str) -> list[str]:

@@ -81,10 +81,3 @@ def test_answers_are_the_values_of_the_queried_keys_and_the_question_has_no_hays
 def test_impossible_options(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Niah(**options)
-
-
-def test_a_limit_below_the_prompt_is_an_error() -> None:
-    with pytest.raises(ValueError, match="niah, sample 0: the smallest sample"):
-        build(Niah(), 100)
-    (task,) = build(Niah(), 100, budget="document")
-    assert len(task.context.split()) == task.metadata["length"] <= 100

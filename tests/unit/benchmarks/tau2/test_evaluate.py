@@ -46,6 +46,11 @@ def test_the_do_nothing_variant_needs_no_model(tmp_path: Path, capsys: pytest.Ca
     assert [s["trial"] for s in official["simulations"]] == [0, 0]
     assert official["info"]["num_trials"] == 1
     assert (out / "report.html").is_file()
+    # The tables of a later call hold what this one played.
+    assert evaluate.main(["--variants", "do-nothing", "--domains", "airline", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out.rpartition("## do-nothing")[2]
+    assert "| retail | 50.0" in printed
+    assert "| airline | 50.0" in printed
 
 
 @pytest.mark.parametrize(
@@ -119,15 +124,6 @@ def test_who_played_and_how_long_cannot_change_in_a_folder(
         assert f"recipe.toolorchestra.environment.options.{key}: " in message
         assert "Choose another --out" in message
     assert {path.name: path.read_text() for path in (out / "official").iterdir()} == official
-
-
-def test_tables_hold_what_earlier_calls_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run"
-    assert evaluate.main(["--variants", "do-nothing", "--domains", "retail", "--out", str(out)]) == 0
-    assert evaluate.main(["--variants", "do-nothing", "--domains", "airline", "--out", str(out)]) == 0
-    printed = capsys.readouterr().out.rpartition("## do-nothing")[2]
-    assert "| retail | 50.0" in printed
-    assert "| airline | 50.0" in printed
 
 
 def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, model: str) -> None:
