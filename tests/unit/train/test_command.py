@@ -48,11 +48,6 @@ def absent_compiler(*_: torch.Tensor) -> None:
     raise RuntimeError("no compiler")
 
 
-def test_a_good_start_trains(no_training: list[str], tmp_path: Path, model: Path, data: Path) -> None:
-    assert run(tmp_path / "run", model, data) == 0
-    assert no_training == ["memagent"]
-
-
 @pytest.mark.parametrize(
     ("setting", "named"),
     [

@@ -68,9 +68,10 @@ def test_an_offloaded_run_resumes_bit_for_bit(qwen2, tmp_path, dtype, lora):
     assert same(optimized(trainer), optimized(again))
 
 
+@pytest.mark.parametrize("offload", [False, True], ids=["ordinary", "offloaded"])
 @each_dtype
-def test_an_offloaded_gradient_that_is_not_finite_leaves_weights_and_copies_alone(qwen2, dtype):
-    trainer = make_trainer(qwen2, dtype, None)
+def test_a_gradient_that_is_not_finite_leaves_weights_and_copies_alone(qwen2, dtype, offload):
+    trainer = make_trainer(qwen2, dtype, None, offload)
     before, copies = snapshot(trainer.model), optimized(trainer)
     stats = trainer.grpo_step([replace(row, advantage=float("nan")) for row in make_rows()])
     assert stats["nonfinite_steps"] == 1.0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -42,41 +44,49 @@ def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
         run_warm_start(SPEC.load("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 
+EXAMPLES = [((1, 2), (3, 4))]
+
+
+def run(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    demonstrate: Any,
+    section: WarmStartSection,
+    *settings: str,
+    **show: Any,
+) -> Path:
+    """Warm-start the tiny MemAgent on batches that come in order."""
+    monkeypatch.setattr(module, "find_world", lambda method, name: World(demonstrate=demonstrate, in_order=True))
+    recipe = SPEC.load("tiny", ["model.device=cpu", *settings]).model_copy(update={"warm_start": section})
+    return run_warm_start(recipe, folder / "warm_start", StepLog(folder / "metrics.jsonl"), **show)
+
+
 def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatch):
     drawn = []
 
     def demonstrate(rng, recipe, tokenizer):
         for number in range(100):
             drawn.append(number)
-            yield [((1, 2), (3, 4))]
+            yield EXAMPLES
 
-    monkeypatch.setattr(module, "find_world", lambda method, name: World(demonstrate=demonstrate, in_order=True))
-    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", "model.dtype=bfloat16"])
-    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3, batch_size=1)})
-    folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+    section = WarmStartSection(steps=3, batch_size=1)
+    folder = run(tmp_path, monkeypatch, demonstrate, section, f"model.path={model}", "model.dtype=bfloat16")
     assert drawn == [0, 1, 2]
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
 
 
 def test_a_warm_start_whose_steps_are_all_skipped_says_so_and_ends(model, tmp_path, monkeypatch):
-    world = World(demonstrate=lambda *_: iter([[((1, 2), (3, 4))]] * 9), in_order=True)
-    monkeypatch.setattr(module, "find_world", lambda method, name: world)
-    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
-    schedule = WarmStartSection(steps=9, batch_size=1, lr=1e30, lr_warmup_steps=0)
-    recipe = recipe.model_copy(update={"warm_start": schedule})
+    section = WarmStartSection(steps=9, batch_size=1, lr=1e30, lr_warmup_steps=0)
     said = []
     with pytest.raises(TrainingError, match=r"warm start, step \d: 3 steps in a row were skipped.*lower the learning"):
-        run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"), said.append)
+        run(tmp_path, monkeypatch, lambda *_: iter([EXAMPLES] * 9), section, f"model.path={model}", show=said.append)
     assert any("warning, steps skipped" in line.note for line in said)
     assert not (tmp_path / "warm_start").exists()
 
 
 def test_frozen_weights_stay_in_the_warm_start_too(model, tmp_path, monkeypatch):
-    demonstrate = lambda rng, recipe, tokenizer: iter([[((1, 2), (3, 4))]])  # noqa: E731
-    monkeypatch.setattr(module, "find_world", lambda method, name: World(demonstrate=demonstrate, in_order=True))
-    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", "optimizer.frozen=[layers.0.]"])
-    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, batch_size=1)})
-    folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+    settings = f"model.path={model}", "optimizer.frozen=[layers.0.]"
+    folder = run(tmp_path, monkeypatch, lambda *_: iter([EXAMPLES]), WarmStartSection(steps=1, batch_size=1), *settings)
     before, after = (load_file(path / "model.safetensors") for path in (model, folder))
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert same == {name for name in before if "layers.0." in name}
@@ -89,14 +99,11 @@ def test_other_settings_of_the_optimizer_are_those_of_rl(model, tmp_path, monkey
     def look(network, optimizer, **options):
         raise Seen(optimizer)
 
-    world = World(demonstrate=lambda *_: iter([[((1, 2), (3, 4))]]), in_order=True)
-    monkeypatch.setattr(module, "find_world", lambda method, name: world)
     monkeypatch.setattr(module, "Trainer", look)
-    overrides = ["optimizer.bf16_autocast=false", "optimizer.clip_grad=0.5", "optimizer.beta2=0.9"]
-    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", *overrides])
-    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, batch_size=1)})
+    settings = f"model.path={model}", "optimizer.bf16_autocast=false", "optimizer.clip_grad=0.5", "optimizer.beta2=0.9"
+    section = WarmStartSection(steps=1, batch_size=1)
     with pytest.raises(Seen) as seen:
-        run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+        run(tmp_path, monkeypatch, lambda *_: iter([EXAMPLES]), section, *settings)
     (used,) = seen.value.args
     assert (used.bf16_autocast, used.clip_grad, used.beta2) == (False, 0.5, 0.9)
-    assert (used.lr, used.weight_decay) == (recipe.warm_start.lr, 0.01)
+    assert (used.lr, used.weight_decay) == (section.lr, 0.01)
