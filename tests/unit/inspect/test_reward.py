@@ -92,11 +92,7 @@ Planted = tuple[Callable[[Task, str], Any], set[str], list[Task]]
 OURS = list(TASKS[:6])
 PLANTED: dict[str, Planted] = {
     "everything pays": (lambda task, answer: 1.0, {"wrong-answer"}, OURS),
-    "the answer in the reply": (
-        lambda task, answer: task.answers[0] in answer,
-        {"several-answers", "hidden"},
-        OURS,
-    ),
+    "the answer in the reply": (lambda task, answer: task.answers[0] in answer, {"several-answers", "hidden"}, OURS),
     "the reply in the answer": (lambda task, answer: answer in task.answers[0], {"empty", "part"}, OURS),
     "as far as the shorter goes": (
         lambda task, answer: all(a == b for a, b in zip(answer, task.answers[0], strict=False)),
@@ -125,11 +121,7 @@ PLANTED: dict[str, Planted] = {
         list(TASKS[:3]),
     ),
     "any box of the reply": (lambda task, answer: task.answers[0] in boxes(answer), {"several-answers"}, OURS),
-    "a box in a thought": (
-        lambda task, answer: is_right(task, "".join(boxes(answer)[-1:])),
-        {"hidden"},
-        OURS,
-    ),
+    "a box in a thought": (lambda task, answer: is_right(task, "".join(boxes(answer)[-1:])), {"hidden"}, OURS),
     "it is evaluated": (evaluate, {"expression"}, OURS),
     "raised digits are folded": (
         lambda task, answer: is_right(task, unicodedata.normalize("NFKC", answer)),
@@ -168,11 +160,7 @@ PLANTED: dict[str, Planted] = {
         {"huge"},
         OURS[:1],
     ),
-    "one accepted answer of two": (
-        lambda task, answer: answer == task.answers[0],
-        {"right-answer"},
-        [TASKS[6]],
-    ),
+    "one accepted answer of two": (lambda task, answer: answer == task.answers[0], {"right-answer"}, [TASKS[6]]),
     "a label that nothing equals": (
         lambda task, answer: numbers(answer) == numbers(task.answers[0]) if len(answer) < 9 else 0.0,
         {"right-answer"},
@@ -188,11 +176,7 @@ PLANTED: dict[str, Planted] = {
         {"empty"},
         OURS,
     ),
-    "one constant pays": (
-        lambda task, answer: is_right(task, answer) or answer.endswith("yes"),
-        {"constant"},
-        OURS,
-    ),
+    "one constant pays": (lambda task, answer: is_right(task, answer) or answer.endswith("yes"), {"constant"}, OURS),
 }
 GOOD: dict[str, Callable[[Task, str], Any]] = {
     "exact": rewards.exact,
