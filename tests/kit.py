@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -37,10 +36,10 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
-from core.rollout.rows import Row, rows_from_groups
+from core.rollout.rows import Row
 from core.runs.files import Record, read_batches
 from core.text.tokenizer import encode_text
-from core.types import Group, Sampling
+from core.types import Sampling
 from core.worlds import CHAT_TEMPLATE
 
 T = TypeVar("T")
@@ -150,21 +149,6 @@ def split_row(row: Row, tokenizer: Any) -> list[tuple[bool, str]]:
     response = zip(row.loss_mask, row.tokens[-len(row.loss_mask) :], strict=True)
     parts = groupby(response, key=lambda pair: bool(pair[0]))
     return [(trained, tokenizer.decode([token for _, token in part])) for trained, part in parts]
-
-
-def assert_grpo_ignores_credit(group: Group) -> None:
-    """The rows of rollouts whose turns have rewards and states are those without them, unless turns are credited."""
-    bare = [replace(t, turns=tuple(replace(turn, reward=None, state=None) for turn in t.turns)) for t in group]
-    options = {"split_advantage": False, "rows": "turn"}
-    for std in (True, False):
-        rows = [rows_from_groups([each], **options, std_normalization=std) for each in (group, bare)]
-        assert rows[0] == rows[1]
-        assert any(row.advantage for row in rows[0])
-    credited = [
-        rows_from_groups([each], **options, std_normalization=True, adv_estimator="turn_grpo") for each in (group, bare)
-    ]
-    assert credited[0] != credited[1]
-    assert credited[1] == rows_from_groups([bare], **options, std_normalization=True)
 
 
 def replace_mcp(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:

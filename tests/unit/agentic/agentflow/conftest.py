@@ -21,17 +21,15 @@ Answer = str | Sequence[int] | Exception
 
 
 class Echo(Tool):
-    """Gives back what it is asked, or what the role `helper` makes of it."""
+    """Gives back what it is asked."""
 
     name: str = "echo"
     description: str = "Repeats the query."
     limits: str = "Knows nothing."
     best_practice: str = "Keep it short."
-    helper: str | None = None
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
-        text = await context.ask(self.helper, arguments.query) if self.helper else arguments.query
-        return ToolResult("ok", text)
+        return ToolResult("ok", arguments.query)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +80,7 @@ COMMAND = '```python\nexecution = tool.execute(query="{0}")\n```'
 
 @pytest.fixture
 def tell(tokenizer: Any) -> Tell:
-    """Run one task. Every engine answers with its texts (or ids) in order, the last one for ever."""
+    """Run one task. Engines answer with their texts (or ids) in order, the last one for ever; `others` are as given."""
 
     async def run(
         scripts: Mapping[str, Sequence[Answer]],
@@ -91,11 +89,12 @@ def tell(tokenizer: Any) -> Tell:
         sampling: Sampling | None = None,
         method: AgentFlow | None = None,
         tools: Sequence[Tool] | None = None,
+        others: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> Story:
         method = method or AgentFlow(section(**changes), Toolbox(tools or [Echo()]), tokenizer)
 
-        engines = {name: script_policy(tokenizer, answers) for name, answers in scripts.items()}
+        engines = {name: script_policy(tokenizer, answers) for name, answers in scripts.items()} | dict(others or {})
         task = task or Task("t", "Which question?", ("acorn",))
         sampling = sampling or Sampling(temperature=0.7, top_p=0.9, seed=11)
         return Story(method, engines, await method.rollout(task, Roles(engines), sampling))

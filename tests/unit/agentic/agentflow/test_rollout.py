@@ -10,15 +10,15 @@ import pytest
 
 from agentic.agentflow import released
 from agentic.agentflow.rollout import AgentFlow
-from core.policy.base import PolicyError, Roles
-from core.policy.scripted import ScriptedPolicy
+from core.policy.base import PolicyError
 from core.rollout.method import PolicyFault, RolloutError
+from core.rollout.rows import rows_from_groups
 from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
 from core.tools.base import Query, Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox
 from core.types import Completion, Sampling, Task, Turn
-from tests.kit import assert_grpo_ignores_credit
+from tests.kit import script_policy
 from tests.unit.agentic.agentflow.conftest import COMMAND, NEXT, Echo, section
 
 GO, STOP, ANSWER = "Conclusion: CONTINUE", "Conclusion: STOP", "\\boxed{acorn}"
@@ -217,7 +217,7 @@ async def test_a_cut_answer_is_truncated(tell):
         ("missing", "no_role"),
     ],
 )
-async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tokenizer, engine, fault, kind):
+async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tell, engine, fault, kind):
     """It is nobody's mistake, so no tool result hides it, and nothing is learned from it."""
 
     class Faulty:
@@ -228,19 +228,12 @@ async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tokenizer, en
                 await asyncio.sleep(60)
             return Completion((5,), (0.0,), "abort")
 
-    def says(*texts: str) -> ScriptedPolicy:
-        left = list(texts)
-        return ScriptedPolicy(lambda prompt, sampling: encode_text(tokenizer, left.pop(0)))
-
-    engines = {"policy": says("a", ASKING.format("x")), "executor": says(COMMAND.format("x"))}
-    engines = {**engines, engine: Faulty()}
-    if fault == "missing":
-        del engines[engine]
-    method = AgentFlow(
-        section(roles=HELPER, call_timeout_s=0.2 if fault == "slow" else 600), Toolbox([Asking()]), tokenizer
-    )
+    scripts = {"policy": ["a", ASKING.format("x")], "executor": [COMMAND.format("x")]}
+    scripts.pop(engine, None)
+    others = {} if fault == "missing" else {engine: Faulty()}
+    limit = {"call_timeout_s": 0.2 if fault == "slow" else 600}
     with pytest.raises(RolloutError) as caught:
-        await method.rollout(Task("t", "q", ("a",)), Roles(engines), Sampling())
+        await tell(scripts, others=others, tools=[Asking()], roles=HELPER, **limit)
     assert caught.value.kind == kind
     if kind == "too_long":  # but for a memory that the policy filled itself: that is a zero with its turns
         assert isinstance(caught.value, PolicyFault)
@@ -248,24 +241,17 @@ async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tokenizer, en
         assert roles_of(caught.value.turns) == calls[: ["policy", "-", "executor", "helper"].index(engine)]
 
 
-async def test_a_role_with_another_tokenizer_gets_the_text_in_its_own_ids(tokenizer, tmp_path):
+async def test_a_role_with_another_tokenizer_gets_the_text_in_its_own_ids(tell, tokenizer, tmp_path):
     other = tokenizer.train_new_from_iterator(["quite another corpus of words"] * 9, vocab_size=320)
     other.save_pretrained(tmp_path)
     roles = {"executor": {"role": "executor"}, "verifier": {"role": "verifier", "tokenizer": str(tmp_path)}}
-    method = AgentFlow(section(roles=roles), Toolbox([Echo()]), tokenizer)
-    story = {"policy": ["my corpus analysis", NEXT.format("x"), ANSWER], "executor": [COMMAND.format("x")]}
-    left = {name: list(texts) for name, texts in story.items()}
-    engines = {
-        name: ScriptedPolicy(lambda prompt, sampling, name=name: encode_text(tokenizer, left[name].pop(0)))
-        for name in story
-    }
-    engines["verifier"] = ScriptedPolicy(lambda prompt, sampling: other.encode("Conclusion: STOP"))
-    trajectory = await method.rollout(Task("t", "q", ("acorn",)), Roles(engines), Sampling())
-    (call,) = engines["verifier"].calls
+    scripts = {"policy": ["my corpus analysis", NEXT.format("x"), ANSWER], "executor": [COMMAND.format("x")]}
+    story = await tell(scripts, others={"verifier": script_policy(other, [STOP])}, roles=roles)
+    (call,) = story.engines["verifier"].calls
     assert "my corpus analysis" in other.decode(call.prompt_ids)
     assert "Result: x" in other.decode(call.prompt_ids)
     assert call.sampling.stop_token_ids == (other.eos_token_id,)
-    assert trajectory.metrics["verified"] == 1.0
+    assert story.trajectory.metrics["verified"] == 1.0
 
 
 async def test_the_compact_form(tell):
@@ -405,7 +391,15 @@ async def test_a_state_is_what_the_tools_gave(tell):
 async def test_credit_changes_no_row_of_grpo_and_no_prompt_shows_its_reasons(tell):
     group = [await take_steps(tell, *queries) for queries in (["nut", "who"], ["nut", "nut"])]
     group.append(await take_steps(tell, "who", final="\\boxed{hazel}"))
-    assert_grpo_ignores_credit(group)
+    bare = [replace(t, turns=tuple(replace(turn, reward=None, state=None) for turn in t.turns)) for t in group]
+    for estimator, same in (("grpo", True), ("turn_grpo", False)):
+        credited, plain = [
+            rows_from_groups([each], std_normalization=True, split_advantage=False, adv_estimator=estimator)
+            for each in (group, bare)
+        ]
+        assert (credited == plain) is same
+        assert any(row.advantage for row in plain)
+
     hidden = replace(Task("t", "Which question?", ("zebra",)), metadata={"kind": "zebra"})
     unseen = await take_steps(tell, "nut", "who", task=hidden)
     assert [turn.prompt_ids for turn in unseen.turns] == [turn.prompt_ids for turn in group[0].turns]

@@ -53,14 +53,11 @@ def test_f1_is_two_hits_over_both_and_repeats_do_not_count() -> None:
     assert (measure_f1([], ["a"]), measure_f1(["a"], []), measure_f1([], [])) == (0.0, 0.0, 0.0)
 
 
-def test_what_the_patch_adds_is_no_place_that_can_be_found() -> None:
-    gold = read_gold(GOLD)
-    assert gold.files == {"a/b.py", "a/c.py"}
-    assert gold.modules == {"a/b.py:C", "a/b.py:f"}
-    assert gold.functions == {"a/b.py:C.m", "a/b.py:f"}
-
-
-def test_a_level_of_which_the_patch_has_nothing_scores_nothing() -> None:
+def test_what_the_patch_adds_is_no_place_that_can_be_found_and_a_level_without_places_scores_nothing() -> None:
+    functions = frozenset({"a/b.py:C.m", "a/b.py:f"})
+    assert read_gold(GOLD) == CodePlaces(
+        frozenset({"a/b.py", "a/c.py"}), frozenset({"a/b.py:C", "a/b.py:f"}), functions
+    )
     gold = read_gold(GOLD[1:])
     assert list(score(read([{"file": "a/c.py"}]), gold).values()) == [1.0, 0.0, 0.0]
     assert list(score(CodePlaces(), gold).values()) == [0.0, 0.0, 0.0]

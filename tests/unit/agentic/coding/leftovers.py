@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agentic.coding.repairs.generate import draw_record
+from agentic.coding.repairs.generate import apply_patch, draw_record
 from agentic.coding.rollout import SPEC
 from agentic.coding.world import DONE, WORLD, write_edit
 from core.policy.base import Roles
@@ -153,9 +153,7 @@ async def run_rollouts(tokenizer: Any, backend: str, count: int) -> dict[str, Co
         record = draw_record("test", number % TASKS, "function")
         record["metadata"]["workdir"] = f"/{NAME}"
         path, text = next(iter(record["metadata"]["repository"].items()))
-        patch = record["metadata"]["patch"].splitlines(keepends=True)[3:]
-        old, new = (next(line[1:] for line in patch if line.startswith(sign)) for sign in "-+")
-        repair = write_edit(path, text, text.replace(old, new))
+        repair = write_edit(path, text, apply_patch(text, record["metadata"]["patch"]))
         policy = Script(tokenizer, [repair if answer == REPAIR else answer for answer in kind.answers])
         task = Task(str(number), record["prompt"], (record["label"],), metadata=record["metadata"])
         async with slots:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentic.coding.prompts import INSTRUCTIONS
-from agentic.coding.repairs.generate import draw_record
+from agentic.coding.repairs.generate import apply_patch, draw_record
 from agentic.coding.rollout import SPEC, CodingAgent
 from agentic.coding.tools import number_lines
 from agentic.coding.world import DONE, write_edit
@@ -19,19 +19,11 @@ from tests.kit import call, script_policy
 
 RECORD = draw_record("test", 3, "function")
 PATH, TEXT = next(iter(RECORD["metadata"]["repository"].items()))
-PATCH = RECORD["metadata"]["patch"].splitlines(keepends=True)
-RIGHT = TEXT.replace(
-    next(line[1:] for line in PATCH[3:] if line.startswith("-")),
-    next(line[1:] for line in PATCH[3:] if line.startswith("+")),
-)
+RIGHT = apply_patch(TEXT, RECORD["metadata"]["patch"])
 TASK = Task("t", RECORD["prompt"], (RECORD["label"],), metadata=RECORD["metadata"])
 REPAIR = write_edit(PATH, TEXT, RIGHT)
-ROOMY = [
-    "coding.max_turns=20",
-    "coding.tools=[bash, read, edit, delegate]",
-    "coding.context_tokens=4000",
-    "model.max_model_len=null",
-]
+ROOMY = ["coding.max_turns=20", "coding.tools=[bash, read, edit, delegate]", "coding.context_tokens=4000"]
+ROOMY += ["model.max_model_len=null"]
 
 
 def make(tokenizer: Any, *overrides: str) -> CodingAgent:

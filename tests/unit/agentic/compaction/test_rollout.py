@@ -22,7 +22,7 @@ from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import assert_grpo_ignores_credit, script_policy
+from tests.kit import script_policy
 
 FACTS = [" ant has anchor.", " bat has basket.", " cat has camera.", " dog has drum."]
 ANSWER = "ant has anchor."
@@ -82,12 +82,6 @@ async def test_a_full_context_is_summed_up_and_the_summary_replaces_the_pages(me
     shown = [turn for turn in trajectory.turns if turn.role == "act"]
     assert len(shown) == len(pages) + 2
     assert all(turn.trained for turn in trajectory.turns)
-
-
-async def test_untrained_summaries_leave_the_rest_trained(tokenizer):
-    method = SPEC.build(SPEC.load("tiny", ["compaction.train_summary=false"]), tokenizer)
-    trajectory = await run(method, make_task(["".join(FACTS)] * 7), make_reader(method))
-    assert {(turn.role, turn.trained) for turn in trajectory.turns} == {("act", True), ("summary", False)}
 
 
 async def test_an_action_stands_behind_the_thoughts(tokenizer):
@@ -177,17 +171,8 @@ async def test_a_state_is_the_place_in_the_document_and_what_the_context_holds_o
     assert len({(turn.role, turn.state) for turn in kept.turns}) == len(kept.turns)
 
 
-async def test_credit_changes_no_row_of_grpo_and_no_prompt_shows_its_reasons(method):
-    readers = [make_reader(method, summary=each) for each in (KEPT, LOST)]
-    group = [await run(method, make_task([WHOLE, *[EMPTY] * 5]), reader) for reader in readers]
-    assert_grpo_ignores_credit(group)
-    hidden = replace(make_task([WHOLE, *[EMPTY] * 5]), answers=("zebra",), metadata={"pages": "zebra"})
-    unseen = await run(method, hidden, readers[0])
-    assert [turn.prompt_ids for turn in unseen.turns] == [turn.prompt_ids for turn in group[0].turns]
-    assert list_credit(unseen) != list_credit(group[0])
-
-
-async def test_untrained_summaries_earn_nothing(tokenizer):
+async def test_untrained_summaries_earn_nothing_and_leave_the_rest_trained(tokenizer):
     method = SPEC.build(SPEC.load("tiny", ["compaction.train_summary=false"]), tokenizer)
     trajectory = await run(method, DOCUMENT, make_reader(method, summary=LOST))
+    assert {(turn.role, turn.trained) for turn in trajectory.turns} == {("act", True), ("summary", False)}
     assert {(turn.reward, turn.state) for turn in trajectory.turns if turn.role == "summary"} == {(None, None)}

@@ -11,21 +11,10 @@ from hypothesis import strategies as st
 from agentic.memagent.chunks import split_chunks
 from core.text.tokenizer import encode_text
 
-PIECES = st.sampled_from(
-    [
-        "The sky is blue.",
-        "Here we go!",
-        "Why?",
-        " ",
-        "\n",
-        "\n\n",
-        "Document 1:\n",
-        "Document 22:\n",
-        "acorn hat",
-        "é漢",
-        "1.5",
-    ]
-)
+PIECES = st.sampled_from([
+    "The sky is blue.", "Here we go!", "Why?", " ", "\n", "\n\n", "Document 1:\n", "Document 22:\n", "acorn hat", "é漢",
+    "1.5",
+])  # fmt: skip
 TEXTS = st.lists(PIECES, min_size=1, max_size=40).map(" ".join)
 ALIGNS = st.sampled_from(["none", "sentence", "document"])
 

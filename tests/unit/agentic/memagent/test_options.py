@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic.memagent.config import MemAgentSection
-from agentic.memagent.gates import find_evidence, reward_exit, reward_update
+from agentic.memagent.gates import find_evidence, reward_exit
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, RECALL, STOP, Order, Style, final_message, update_message
 from agentic.memagent.reading import read_note
 from agentic.memagent.recall import find_memory, reward_recall
@@ -18,28 +18,14 @@ from agentic.memagent.rollout import SPEC, MemAgent
 from agentic.memagent.world import USES, MemoryDemonstration, draw_demonstration, encode, show_options
 from core.config import RecipeError
 from core.policy.base import Roles
-from core.policy.scripted import ScriptedPolicy
-from core.rollout.rows import rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
+from tests.unit.agentic.memagent.test_rollout import make_method
 
 GATES = {"gate_update": True, "gate_exit": True, "gate_rewards": True}
 RECALLS = {"recall": True, "recall_reward": True}
 SENTENCES = (" The hat is red.", " The sky is blue.", " The hat word is acorn.", " Here we go.", " There you are.")
-PAPER_ALPHA = 0.9
-"""Weighs GRU-Mem's advantage of the rollout; turn_coef is (1 - alpha) / alpha."""
-
-
-def make_method(tokenizer: Any, **options: Any) -> MemAgent:
-    settings = {
-        "chunk_tokens": max(len(encode_text(tokenizer, sentence)) for sentence in SENTENCES),
-        "align": "sentence",
-        "prompt_style": "compact",
-        "max_memory_tokens": 40,
-        "max_final_tokens": 20,
-    }
-    return MemAgent(MemAgentSection(**{**settings, **options}), tokenizer)
 
 
 def make_task(**metadata: Any) -> Task:
@@ -48,11 +34,10 @@ def make_task(**metadata: Any) -> Task:
 
 async def tell(tokenizer: Any, answers: Sequence[str], task: Task | None = None, **options: Any) -> Trajectory:
     """Run a rollout whose turns say `answers`, all of which must be asked for."""
-    left = iter(answers)
-    policy = ScriptedPolicy(lambda prompt, sampling: (*encode_text(tokenizer, next(left)), tokenizer.eos_token_id))
-    method = make_method(tokenizer, **options)
+    policy = script_policy(tokenizer, answers, last=False)
+    method = make_method(tokenizer, SENTENCES, **options)
     trajectory = await method.rollout(task or make_task(), Roles({"policy": policy}), Sampling(seed=3))
-    assert list(left) == []
+    assert len(policy.calls) == len(answers)
     return trajectory
 
 
@@ -133,7 +118,6 @@ async def test_updates_earn_by_whether_they_keep_what_they_should(tokenizer: Any
     story = await tell(tokenizer, [*written, "\\boxed{acorn}"], **GATES)
     assert [turn.reward for turn in story.turns] == [1.0, -1.0, 1.0, 1.0, -1.0, None]
     assert story.metrics["kept"] == 2 / 5
-    assert [reward_update(kept, evidence) for kept in (True, False) for evidence in (True, False)] == [-1, 1, 1, -1]
 
 
 def test_evidence_is_what_is_asked_for() -> None:
@@ -149,33 +133,6 @@ async def test_without_evidence_neither_gate_earns_anything(tokenizer: Any) -> N
     story = await tell(tokenizer, [KEEP, f" x\n{STOP}", "\\boxed{yes}"], task, **GATES)
     assert story.reward == 1.0
     assert [turn.reward for turn in story.turns] == [None] * 3
-
-
-async def test_turn_grpo_gives_the_advantages_of_the_paper(tokenizer: Any) -> None:
-    """0.9 * (r - mean r) + 0.1 * (u - mean u of the turns of that number), up to the factor 0.9 (equations 12, 13)."""
-    scripts = [
-        [KEEP, KEEP, f" acorn\n{STOP}", "\\boxed{acorn}"],
-        [" x", f" x\n{STOP}", "\\boxed{hat}"],
-        [KEEP, " x", " acorn", f" acorn\n{STOP}", "\\boxed{acorn}"],
-    ]
-    group = [await tell(tokenizer, script, **GATES) for script in scripts]
-    assert [t.reward for t in group] == [1.0, -0.75, 0.5]
-    earned = [[1, 1, 1], [-1, -1], [1, -1, 1, -1]]
-    rows = rows_from_groups(
-        [group],
-        std_normalization=False,
-        split_advantage=False,
-        adv_estimator="turn_grpo",
-        turn_coef=(1 - PAPER_ALPHA) / PAPER_ALPHA,
-    )
-    found = [[row.advantage for row in rows if row.rollout_id == number] for number in range(3)]
-    of_rollout = [reward - 0.25 for reward in (1.0, -0.75, 0.5)]
-    for number, turns in enumerate(earned):
-        for place, value in enumerate(turns):
-            others = [each[place] for each in earned if place < len(each)]
-            expected = PAPER_ALPHA * of_rollout[number] + (1 - PAPER_ALPHA) * (value - sum(others) / len(others))
-            assert found[number][place] == pytest.approx(expected / PAPER_ALPHA)
-        assert found[number][-1] == pytest.approx(of_rollout[number])  # the answer earns nothing of its own
 
 
 async def test_an_earlier_memory_comes_back_in_the_next_prompt_alone(tokenizer: Any) -> None:

@@ -22,6 +22,15 @@ SENTENCE = " The grass is green."
 QUESTION = "What is the special magic word for hat?"
 
 
+def make_method(tokenizer, sentences: Sequence[str] = (SENTENCE,), **options) -> MemAgent:
+    """Each of the sentences is a chunk."""
+    settings = {
+        "chunk_tokens": max(len(encode_text(tokenizer, sentence)) for sentence in sentences),
+        "align": "sentence", "prompt_style": "compact", "max_memory_tokens": 40, "max_final_tokens": 20,
+    }  # fmt: skip
+    return MemAgent(MemAgentSection(**{**settings, **options}), tokenizer)
+
+
 @dataclass
 class Story:
     """A rollout and the calls it made."""
@@ -46,15 +55,7 @@ def tell(tokenizer):
     """Run one task of `sentences` sentences, one a chunk, with these answers (text or ids), the last one final."""
 
     async def run(answers: Sequence[str | Sequence[int]], sentences: int | None = None, **options) -> Story:
-        size = len(encode_text(tokenizer, SENTENCE))
-        settings = {
-            "chunk_tokens": size,
-            "align": "sentence",
-            "prompt_style": "compact",
-            "max_memory_tokens": 40,
-            "max_final_tokens": 20,
-        }
-        method = MemAgent(MemAgentSection(**{**settings, **options}), tokenizer)
+        method = make_method(tokenizer, **options)
         policy = script_policy(tokenizer, answers, last=False)
         count = len(answers) - 1 if sentences is None else sentences
         task = Task("t", QUESTION, ("acorn", "almond"), SENTENCE * count)
@@ -64,22 +65,15 @@ def tell(tokenizer):
     return run
 
 
-async def test_one_update_for_each_chunk_then_the_answer(tell):
-    story = await tell(["one", "two", "three", "\\boxed{acorn}"])
-    turns = story.trajectory.turns
-    assert [turn.role for turn in turns] == ["update", "update", "update", "final"]
-    assert [turn.prompt_ids for turn in turns] == story.prompts
-    assert story.trajectory.status == "completed"
-    assert story.trajectory.task_id == "t"
-    assert story.trajectory.metrics["turns"] == 4
-
-
-async def test_the_memory_is_overwritten_and_starts_empty(tell):
+async def test_each_chunk_overwrites_the_memory_which_starts_empty_and_then_comes_the_answer(tell):
     story = await tell([" one apple", " two pears", "\\boxed{acorn}"])
-    memories = [EMPTY_MEMORY, " one apple", " two pears"]
-    for turn, memory in enumerate(memories):
+    turns = story.trajectory.turns
+    assert [turn.role for turn in turns] == ["update", "update", "final"]
+    assert [turn.prompt_ids for turn in turns] == story.prompts
+    for turn, memory in enumerate([EMPTY_MEMORY, " one apple", " two pears"]):
         assert f"<memory>{memory}</memory>" in story.text(turn)
     assert "apple" not in story.text(2)
+    assert (story.trajectory.status, story.trajectory.metrics["turns"]) == ("completed", 3)
 
 
 async def test_tokens_in_tokens_out(tell, tokenizer):
@@ -158,11 +152,14 @@ async def test_an_overlong_document_fails_by_name(tell):
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(5, [0, 1, 2, 5, 6]), (4, [0, 1, 5, 6]), (1, [0]), (7, range(7))])
-def test_truncate_middle_keeps_both_ends(tokenizer, limit, kept):
+async def test_truncate_middle_keeps_both_ends_and_counts_what_is_lost(tokenizer, limit, kept):
     words = ["acorn", "almond", "amber", "ant", "badger", "banana", "barley"]
     config = MemAgentSection(chunk_tokens=2, align="sentence", max_chunks=limit, overlong="truncate_middle")
-    sections, _ = MemAgent(config, tokenizer).sections(Task("t", "q", ("a",), "".join(f" {word}." for word in words)))
-    assert [tokenizer.decode(section) for section in sections] == [f" {words[i]}." for i in kept]
+    method, task = MemAgent(config, tokenizer), Task("t", "q", ("a",), "".join(f" {word}." for word in words))
+    assert [tokenizer.decode(section) for section in method.sections(task)[0]] == [f" {words[i]}." for i in kept]
+    policy = ScriptedPolicy(lambda prompt, sampling: [tokenizer.eos_token_id])
+    trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling())
+    assert trajectory.metrics.get("chunks_left_out") == (len(words) - len(kept) or None)
 
 
 async def test_a_hostile_document_cannot_end_its_section(tell, tokenizer):
@@ -175,17 +172,6 @@ async def test_a_hostile_document_cannot_end_its_section(tell, tokenizer):
     special = special_ids(tokenizer)
     structure = [[i for i in call.prompt_ids if i in special] for call in policy.calls]
     assert structure[0] == structure[2]
-
-
-async def test_what_a_cut_document_lost_is_counted(tokenizer):
-    config = MemAgentSection(chunk_tokens=2, align="sentence", max_chunks=3, overlong="truncate_middle")
-    method = MemAgent(config, tokenizer)
-    roles = Roles({"policy": ScriptedPolicy(lambda prompt, sampling: [tokenizer.eos_token_id])})
-    words = ["acorn", "almond", "amber", "ant", "badger"]
-    for count, lost in ((3, None), (5, 2)):
-        document = "".join(f" {word}." for word in words[:count])
-        trajectory = await method.rollout(Task(f"t{count}", "q", ("a",), document), roles, Sampling())
-        assert trajectory.metrics.get("chunks_left_out") == lost
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ async def test_a_program_that_the_sandbox_stops_leaves_nothing_behind(play: Any)
         "rlm.max_subcalls=1",
     )
     outputs = [each["output"] for each in trajectory.log["programs"]]
-    assert outputs[1:] == ["The program ended with timeout. Its variables are gone.", f"5 {REFUSAL}"]
+    gone = "The program ended with timeout. Its variables are gone."
+    assert outputs == ["The program printed nothing.", gone, f"5 {REFUSAL}"]
     assert trajectory.metrics["program_errors"] == 1
 
 
@@ -223,11 +224,3 @@ async def test_seeds_of_subcalls_do_not_depend_on_their_order(play: Any) -> None
     assert len(set(seeds)) == 5
     _, again = await play([write("print(3)"), ANSWER])
     assert [call.sampling.seed for call in again.calls] == [seeds[0], seeds[3]]
-
-
-async def test_variables_and_answers_stay_from_one_program_to_the_next(play: Any) -> None:
-    trajectory, _ = await play(
-        [write("a = llm_query('one')\nn = 1"), "A", write("b = llm_query('two')"), "B", write("print(n, a, b)"), ANSWER]
-    )
-    assert [each["output"] for each in trajectory.log["programs"]] == ["The program printed nothing."] * 2 + ["1 A B"]
-    assert trajectory.metrics["calls_subcall"] == 2

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
 from random import Random
 from typing import Any
 
 import pytest
 
 from agentic.rlm.rollout import SPEC
-from agentic.rlm.world import FACT, UNKNOWN, WORLD, Annotator, TrustedRLM, demonstrate, draw_task, write_programs
+from agentic.rlm.world import FACT, UNKNOWN, WORLD, Annotator, TrustedRLM, draw_task, write_programs
 from core.data import write_jsonl
 from core.policy.base import Roles
 from core.types import Sampling
@@ -55,16 +54,6 @@ async def test_demonstrations_favour_no_program_no_word_and_no_fact(tokenizer: A
     assert told["asked"] / told["all"] == pytest.approx(told["chance"] / 1000 / told["all"], abs=0.08)
     assert picked["asked"] / picked["all"] == pytest.approx(picked["chance"] / 1000 / picked["all"], abs=0.1)
     assert 0.05 < right["1.0"] / count < 0.3
-
-
-def test_demonstrated_turns_are_those_of_a_rollout(tokenizer: Any, isolation: None) -> None:
-    recipe = SPEC.load("tiny")
-    shown = list(islice(demonstrate(Random(0), recipe, tokenizer), 40))
-    assert {len(turns) for turns in shown} >= {2, 3, 4}
-    for prompt, completion in (turn for turns in shown for turn in turns):
-        assert tokenizer.decode(prompt).endswith("<|im_start|>assistant\n")
-        assert completion[-1] == tokenizer.eos_token_id
-        assert len(prompt) + len(completion) <= recipe.rlm.context_tokens
 
 
 async def test_the_right_programs_answer_in_the_sandbox_and_baselines_are_scored(

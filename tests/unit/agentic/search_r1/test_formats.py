@@ -24,14 +24,9 @@ HEAD, TAIL = "\n<|im_start|>user<tool_response>\n", "\n</tool_response><|im_end|
 async def play(service: str, *replies: str) -> tuple[Trajectory, list[str]]:
     """Return the rollout, and what was shown after each turn but the last."""
     tokenizer = make_tokenizer("qwen3")
-    recipe = load(
-        service,
-        "search_r1.format=calls",
-        "search_r1.prompt=released",
-        "search_r1.max_turns=4",
-        "search_r1.max_tokens=500",
-        "model.max_model_len=null",
-    )
+    form = "search_r1.format=calls", "search_r1.prompt=released"
+    room = "search_r1.max_turns=4", "search_r1.max_tokens=500", "model.max_model_len=null"
+    recipe = load(service, *form, *room)
     policy = script_policy(tokenizer, replies, last=False)
     done = await SearchR1(recipe, tokenizer).rollout(TASK, Roles({"policy": policy}), Sampling(seed=1))
     (row,) = make_rows(done.turns, "segment")

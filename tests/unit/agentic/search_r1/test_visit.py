@@ -93,13 +93,6 @@ async def test_without_a_reader_the_whole_page_is_shown(pages: str, tokenizer: A
     assert sum(row.loss_mask) == sum(len(turn.completion.token_ids) for turn in done.turns)
 
 
-@pytest.mark.parametrize("name", ["amber lamp", '"amber lamp"', "1", "3"])
-async def test_a_page_is_named_by_its_title_or_the_id_of_a_passage(pages: str, tokenizer: Any, name: str) -> None:
-    method = make(pages, tokenizer)
-    done = await play(method, [f"<visit>{name}</visit>", RIGHT])
-    assert INFORMATION.format(PAGE) in show(method, done)
-
-
 async def test_a_page_beyond_the_limit_is_cut_and_said_to_go_on(pages: str, tokenizer: Any) -> None:
     for count, whole in ((len(encode_text(tokenizer, PAGE)), True), (4, False)):
         method = make(pages, tokenizer, f"search_r1.visit.page_tokens={count}")
@@ -266,22 +259,6 @@ async def test_a_summary_has_its_own_limit_and_does_not_stop_at_the_tags_of_acti
     assert (len(summary.token_ids), summary.finish_reason) == (30, "length")
     assert "old </answer> new lamp lamp" in show(method, done)
     assert done.status == "completed"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "end", "count", "visits"),
-    [
-        ([], "turn_limit", 4, 3),  # nobody would read what the last one shows
-        (["search_r1.max_turns=1"], "turn_limit", 1, 0),
-        (["model.max_model_len=219", "search_r1.visit.page_tokens=4"], "context_limit", 3, 3),
-    ],
-)
-async def test_a_limit_ends_a_rollout_that_visits(
-    pages: str, tokenizer: Any, overrides: list[str], end: str, count: int, visits: int
-) -> None:
-    done = await play(make(pages, tokenizer, *overrides), [VISIT] * 9)
-    assert (done.status, done.reward, done.log["end"]) == ("truncated", 0.0, end)
-    assert (len(done.turns), done.metrics["calls_visit"]) == (count, visits)
 
 
 @pytest.mark.parametrize(("status", "body"), [(500, "down"), (404, "no pages"), (200, "{}")])

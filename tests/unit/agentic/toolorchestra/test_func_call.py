@@ -129,14 +129,8 @@ async def test_an_experts_turn_is_the_agents_to_the_environment(
     assert (story.trajectory.reward, story.metrics["calls_expert-1"], alone.metrics["calls_expert-1"]) == (1.0, 3, 0)
     assert story.metrics["cost"] == pytest.approx(3 * (1000 * 10 + 100 * 30) / 1e6)
     last = services.asked[2][1]
-    assert [message["role"] for message in last["messages"]] == [
-        "system",
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "tool",
-    ]
+    roles = [message["role"] for message in last["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "tool"]
     assert last["messages"][3]["tool_call_id"] == last["messages"][2]["tool_calls"][0]["id"]
     names = [tool["function"]["name"] for tool in last["tools"]]
     assert "add_data" in names

@@ -14,13 +14,12 @@ from agentic.toolorchestra.config import EnvironmentSection
 from agentic.toolorchestra.environment import EnvironmentFault, Start, make_environment_factory
 from agentic.toolorchestra.tau2 import client, worker
 from agentic.toolorchestra.tau2.client import Workers
-from agentic.toolorchestra.tau2.compat import EXPERTS, FORMAT, PASSAGES, TRANSFER, rewrite
+from agentic.toolorchestra.tau2.compat import FORMAT, TRANSFER
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory, tau2_tasks
 from agentic.toolorchestra.tau2.users import STOP, HangUpUser, ScriptedUser
 from core.config import RecipeError
 from core.policy.base import PolicyError
 from core.policy.openai_chat import CalledTool, ChatReply
-from core.text.tool_calls import ToolSchema
 from core.types import Task
 from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call
 
@@ -165,17 +164,6 @@ def test_the_chemistry_package_of_that_name_is_refused(
     else:
         with pytest.raises(ImportError, match=r"not tau2-bench but .*pip uninstall tau2"):
             worker.check_package()
-
-
-def test_toolorchestras_rewriting() -> None:
-    tools = [ToolSchema(name, "", {}) for name in ("fix", TRANSFER)]
-    made = rewrite(Start(f"Before.\n{PASSAGES[0]}{PASSAGES[3]}After.", tools, "Hi", complete=True))
-    assert made.policy == f"Before.\n{EXPERTS}{EXPERTS}After.{FORMAT}"
-    assert [tool.name for tool in made.tools] == ["fix"]
-    assert (made.message, made.complete) == ("Hi", True)
-    assert made.plain is not None
-    assert made.plain.policy == f"Before.\n{PASSAGES[0]}{PASSAGES[3]}After."
-    assert list(made.plain.tools) == tools
 
 
 async def test_the_rewriting_is_the_orchestrators_alone(
