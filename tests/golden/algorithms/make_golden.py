@@ -29,17 +29,7 @@ import torch
 
 GOLDEN = Path(__file__).with_name("slime.json")
 VOCABULARY = 5
-STATS = (
-    "pg_loss",
-    "entropy_loss",
-    "pg_clipfrac",
-    "ppo_kl",
-    "kl_loss",
-    "tis",
-    "tis_clipfrac",
-    "train_rollout_logprob_abs_diff",
-)
-
+STATS = "pg_loss entropy_loss pg_clipfrac ppo_kl kl_loss tis tis_clipfrac train_rollout_logprob_abs_diff".split()
 TIS = [0.7, 1.3]
 KL_TIS = {"kl_loss_coef": 0.1, "tis": [0.0, 1.3]}
 ALL = {

@@ -64,22 +64,6 @@ def test_losses(case: dict[str, Any]) -> None:
         assert_equal(stats["pg_clipfrac"], case["clipped"])
 
 
-def test_losses_reach_every_branch() -> None:
-    """Some token of each mode is cut in the direction of its advantage, some beyond a bound is not, some is within."""
-    rows = CREDIT["rows"]
-    flat = [tuple(values) for row in rows for values in zip(row["mask"], row["advantages"], strict=True)]
-    for case in CREDIT["losses"]:
-        gradient = [x for row in case["grad"] for x in row]
-        alive = [
-            (advantage > 0, x != 0) for (mask, advantage), x in zip(flat, gradient, strict=True) if mask and advantage
-        ]
-        if case["mode"] == "cispo":
-            assert all(has_gradient for _, has_gradient in alive)
-        else:
-            assert set(alive) == {(positive, cut) for positive in (True, False) for cut in (True, False)}
-        assert not any(x for (mask, _), x in zip(flat, gradient, strict=True) if not mask)
-
-
 def make_rollout(bits: str, reward: float, turn_rewards: tuple[float, ...] = ()) -> Trajectory:
     """Make a conversation in which the bits 1 are sampled, each run of them by one turn."""
     turns: list[Turn] = []

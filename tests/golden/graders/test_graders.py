@@ -111,18 +111,8 @@ async def toolorchestra(task: Task, text: str) -> float:
 @cache
 def open_search_r1() -> tuple[Any, Any]:
     tokenizer = WORLD.train_tokenizer()
-    return SEARCH_R1.build(
-        SEARCH_R1.load(
-            "tiny",
-            [
-                "search_r1.addresses=null",
-                "search_r1.url=http://127.0.0.1:1",
-                "search_r1.max_tokens=2000",
-                "model.max_model_len=null",
-            ],
-        ),
-        tokenizer,
-    ), tokenizer
+    settings = ["search_r1.addresses=null", "search_r1.url=http://127.0.0.1:1", "search_r1.max_tokens=2000"]
+    return SEARCH_R1.build(SEARCH_R1.load("tiny", [*settings, "model.max_model_len=null"]), tokenizer), tokenizer
 
 
 async def search_r1(task: Task, text: str) -> float:
