@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from core.config import RecipeError
 from core.rollout.method import method_spec
 from core.train.command import main
 
@@ -60,9 +59,3 @@ def test_every_number_of_the_paper_has_its_source(method: str) -> None:
     lines = [line for _, body in sections for line in body.splitlines()]
     bare = [line for line in lines if re.search(r": [\d.-]", line) and "#" not in line]
     assert not bare, f"agentic/{method}/presets/paper.yaml: write `# source` behind each number"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_wrong_key_names_the_right_one(method: str) -> None:
-    with pytest.raises(RecipeError, match=r"did you mean warm_start\.steps"):
-        method_spec(method).load("tiny", ["warm_start.step=3"])

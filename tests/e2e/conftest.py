@@ -137,18 +137,23 @@ class Launcher:
 
 
 LAUNCH = """
-import os, sys
-from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from core.train.command import main
 from scripts.serve_gateway import main as serve
+
+def run(name, *arguments):
+    return serve(arguments) if name == "gateway" else main([name, *arguments])
+"""
+
+LOOP = """
+import os, sys
+from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 answers = os.dup(1)
 os.dup2(2, 1)
 while line := sys.stdin.readline():
     pid = os.fork()
     if pid == 0:
-        name, *arguments = line.rstrip("\\n").split("\\t")
-        status = serve(arguments) if name == "gateway" else main([name, *arguments])
+        status = run(*line.rstrip("\\n").split("\\t"))
         sys.stdout.flush()
         os._exit(status)
     os.write(answers, f"{pid}\\n".encode())
@@ -164,10 +169,10 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def start_launcher(code: str, log: Path, *arguments: str) -> Iterator[Launcher]:
-    """Run `code` in a process of its own; what it and its children write goes to `log`."""
+    """Start a process that calls `run` of `code` in its children; what it and they write goes to `log`."""
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
+            [sys.executable, "-c", code + LOOP, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, cwd=REPOSITORY, env=environment(),
         )  # fmt: skip
         yield Launcher(process, log)

@@ -22,12 +22,12 @@ import pytest
 
 from agentic.memagent.world import WORLD
 from tests import kit
+from tests.contract.test_documents import CLUSTER, read_commands
 from tests.unit.backends.slime.test_launch import port
 
 __all__ = ["port"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DOCUMENT = REPOSITORY / "docs" / "cluster.md"
 PYTHON = kit.PROGRAM
 
 RAY = """
@@ -62,12 +62,6 @@ value = lambda flag: pathlib.Path(sys.argv[sys.argv.index(flag) + 1])
 assert (value("--input-dir") / ".metadata").is_file()
 shutil.copytree(value("--origin-hf-dir"), value("--output-dir"))
 """
-
-
-def commands() -> list[str]:
-    blocks = re.findall(r"^```bash\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    joined = (re.sub(r" *\\\n *", " ", block) for block in blocks)  # a backslash continues a command
-    return [line for block in joined for line in block.splitlines() if line.strip()]
 
 
 class Image:
@@ -135,7 +129,7 @@ class Image:
 @pytest.mark.timeout(600)  # a dozen commands, several of which import torch: 30 s, but not on a busy machine
 def test_the_document_leads_from_nothing_to_a_folder_for_the_hub(tmp_path: Path, port: int) -> None:
     image = Image(tmp_path)
-    for command in commands():
+    for command in read_commands(CLUSTER):
         image.run(image.adapted(command, dashboard=port))
     calls = [json.loads(line) for line in image.calls.read_text().splitlines()]
     assert [call[0] for call in calls] == ["start", "job"]

@@ -25,6 +25,7 @@ from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
 from core.worlds import World
 from core.worlds.start_model import build
+from tests.kit import is_running
 
 from .conftest import REPOSITORY, Launcher, start_launcher
 
@@ -36,7 +37,6 @@ KILLS = 3
 LAUNCH = """
 import asyncio, importlib, os, sys
 from pathlib import Path
-from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from agentic.toolorchestra.tau2 import client
 from core.rollout.runner import Runner
 
@@ -54,19 +54,10 @@ async def note_and_run(self, task, sampling):
     return await run_one(self, task, sampling)
 
 Runner.run_one = note_and_run
-answers = os.dup(1)
-os.dup2(2, 1)
-while line := sys.stdin.readline():
-    name, os.environ["STARTED"], os.environ["HELD"], *arguments = line.rstrip("\\n").split("\\t")
-    pid = os.fork()
-    if pid == 0:
-        status = modules[name].main(arguments)
-        sys.stdout.flush()
-        os._exit(status)
-    os.write(answers, f"{pid}\\n".encode())
-    sys.stdin.readline()
-    status = os.waitpid(pid, 0)[1]
-    os.write(answers, f"{os.waitstatus_to_exitcode(status)}\\n".encode())
+
+def run(name, started, held, *arguments):
+    os.environ["STARTED"], os.environ["HELD"] = started, held
+    return modules[name].main(arguments)
 """
 
 
@@ -159,7 +150,7 @@ def test_a_killed_evaluator_repeats_no_finished_sample_and_gives_the_same_tables
         finished = killed.samples()
         started = tmp_path / f"started-{place}.txt"
         pid = killed.start(started, held=expected.total() - finished.total())
-        while killed.count() < min(max(place, finished.total() + 1), expected.total() - 1) and launcher_runs(pid):
+        while killed.count() < min(max(place, finished.total() + 1), expected.total() - 1) and is_running(pid):
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.02))
         launcher.kill(pid)
@@ -175,8 +166,3 @@ def test_a_killed_evaluator_repeats_no_finished_sample_and_gives_the_same_tables
     assert killed.samples() == expected, "a sample is missing or there twice"
     assert len((tmp_path / "last.txt").read_text().splitlines()) == pending > 0, "only what was pending is run"
     assert killed.tables() == whole.tables()
-
-
-def launcher_runs(pid: int) -> bool:
-    """Return whether the process still runs; one that has ended waits to be reaped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

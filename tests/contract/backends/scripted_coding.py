@@ -5,13 +5,12 @@ So the rollouts of one group become one to several rows each.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from agentic.coding.prompts import SUBAGENT, SUMMARY_REQUEST
-from agentic.coding.repairs.generate import draw_record
+from agentic.coding.repairs.generate import apply_patch, draw_record
 from agentic.coding.repairs.mutations import list_mutations
 from agentic.coding.rollout import SPEC
 from agentic.coding.tools import number_lines
@@ -19,6 +18,7 @@ from agentic.coding.world import DONE, write_edit
 from core.types import Task
 from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW
+from tests.kit import call
 
 RECORDS = [draw_record("train", number, "function") for number in range(8)]
 
@@ -62,13 +62,7 @@ def coder(prompt: str, chance: Random) -> str:
 def read_files(record: dict[str, Any]) -> tuple[str, str, str]:
     """Return the path of a task's source, its text, and its text when it is repaired."""
     path, text = next(iter(record["metadata"]["repository"].items()))
-    changes = record["metadata"]["patch"].splitlines(keepends=True)[3:]
-    old, new = (next(line[1:] for line in changes if line.startswith(sign)) for sign in "-+")
-    return path, text, text.replace(old, new)
-
-
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    return path, text, apply_patch(text, record["metadata"]["patch"])
 
 
 def make_tasks(count: int, word: str = "") -> list[Task]:

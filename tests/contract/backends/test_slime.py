@@ -41,18 +41,6 @@ def generate(made: Any, args: Any, tape: Tape, rollout_id: int) -> Batch:
     return read_slime(made.generate(rollout_id), made.samples, tape, args)
 
 
-@pytest.mark.parametrize("case", ["memagent"], indirect=True)
-def test_hooks_named_in_the_methods_own_file(case: Case, manager: Manager, arguments: Arguments) -> None:
-    args = arguments(case.recipe(), case.tasks(4), spec=SPEC)
-    for name, value in vars(args).items():
-        if str(value).startswith(HOOKS):
-            setattr(args, name, value.replace(HOOKS, "agentic.memagent.rollout"))
-    made = manager(args)
-    [rows] = read_parts([ref.inner for ref in made.generate(0)], args.global_batch_size)
-    assert not any(row.advantage for row, _ in rows)  # an untrained model never answers right
-    assert len(rows) == 4 * (2 + 3 + 4 + 5)
-
-
 def test_dynamic_filter_and_aborts(
     case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any
 ) -> None:

@@ -237,25 +237,3 @@ async def test_silence_ends_at_the_deadline(server: Any, sample_type: type, mode
     assert Counter(sample.metadata[NOTES]["failure"] for sample in done) == {"deadline": SILENT}
     assert len(server.aborted) == SILENT  # and nothing goes on decoding
     assert hooks.convert(args, done)["loss_masks"] == [[0]] * SILENT
-
-
-async def test_a_fault_that_passes_is_survived(server: Any, sample_type: type, tokenizer: Any, model: Path) -> None:
-    generate, failed = server.generate, set()
-
-    async def fails_once(request: web.Request) -> Any:
-        session = request.headers[ROUTING_HEADER]
-        if session not in failed:
-            failed.add(session)
-            return web.Response(status=500, text="once")
-        return await generate(request)
-
-    app = web.Application()
-    app.add_routes([web.post("/generate", fails_once), web.post("/abort_request", server.abort)])
-    recipe = make_recipe(tasks_per_step=1)
-    recipe["memagent"]["max_final_tokens"] = 20
-    async with TestServer(app) as running:
-        args, slots = arguments(recipe, str(running.make_url("")).rstrip("/"), model, slots=4)
-        samples = [make_sample(sample_type, 0, i, "") for i in range(4)]
-        done = await run(SlimeBridge(memagent.SPEC), samples, args, slots)
-    assert [sample.reward for sample in done] == [1.0, 0.0, 1.0, 0.0]
-    assert len(failed) == 4
