@@ -3,7 +3,7 @@
 Ids come in, ids and log-probs go out, in the form of vLLM 0.32. A log-prob also has `token: "token_id:7"`, as vLLM had
 it before and as renderers wants it. Departures: one choice a request; log-probs of the sampled tokens alone, under the
 distribution before `top_p` and `top_k` cut it; `stream` sends the whole completion as one event; `cache_salt`,
-`priority` and what only changes the text have no effect.
+`priority`, `routed_experts_prompt_start` and what only changes the text have no effect.
 """
 
 from __future__ import annotations

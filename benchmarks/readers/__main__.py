@@ -49,14 +49,14 @@ class Length(Section):
 class Reader(Section):
     """Names a method, the keys of its recipe, and for which lengths it reads fewer tasks than others.
 
-    `kv_tokens` sizes the cache of an evaluation. A conversation that grows must stay in it, or each call computes all
+    `evaluation_kv_tokens` sizes its cache. A conversation that grows must stay in it, or each call computes all
     of it again.
     """
 
     method: str
     keys: dict[str, Any]
     tasks: Mapping[str, PositiveInt] = {}
-    kv_tokens: PositiveInt = 330000
+    evaluation_kv_tokens: PositiveInt = 330000
 
 
 class ReadingPlan(Section):
@@ -116,7 +116,8 @@ def evaluate_reader(plan: ReadingPlan, name: str, seed: int, length: str, out: P
     reader, about, folder = plan.readers[name], plan.lengths[length], out / name / f"{seed}"
     words = ["evaluate", "heldout", reader.method, "--run", str(folder), "--by", "kind"]
     words += ["--data", f"{length}={out / length}.jsonl", "--tasks", str(reader.tasks.get(length, about.tasks))]
-    words += ["--variants", *about.variants, "--deadline", "7200", "--set", f"inference.kv_tokens={reader.kv_tokens}"]
+    words += ["--variants", *about.variants, "--deadline", "7200"]
+    words += ["--set", f"inference.kv_tokens={reader.evaluation_kv_tokens}"]
     words += [word for key, value in about.keys.get(reader.method, {}).items() for word in ("--set", f"{key}={value}")]
     call(folder, length, words)
 

@@ -444,7 +444,11 @@ class Recipe(Section):
             raise ValueError(
                 "inference.engine, replica_args and replica_python say how replicas run; set inference.replicas"
             )
-        is_vllm = inference.engine == "vllm" or any(url.startswith("vllm+") for url in inference.servers)
+        return self
+
+    @model_validator(mode="after")
+    def _vllm_samples_from_all_tokens(self) -> Recipe:
+        is_vllm = self.inference.engine == "vllm" or any(url.startswith("vllm+") for url in self.inference.servers)
         if is_vllm and (self.rollout.top_p < 1 or self.rollout.top_k > 0):
             raise ValueError(
                 "rollout.top_p and top_k: vLLM's log-probs are of the tokens that they leave, while rows are trained "

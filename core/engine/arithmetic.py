@@ -72,6 +72,6 @@ def choose_dtype(config: ModelConfig, device: torch.device) -> tuple[str, str]:
     if device.type == "cuda":
         # A small product on a GPU times its launch: an H100 was given float32 by it.
         known = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bfloat16", f"{device} knows it") if known else ("float32", f"{device} does not know bfloat16")
+        return ("bfloat16", f"{device} knows bfloat16") if known else ("float32", f"{device} does not know bfloat16")
     speeds = measure_speeds(config)
     return speeds.choose(), str(speeds)

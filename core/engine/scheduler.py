@@ -12,6 +12,7 @@ from core.engine.cache import PagedCache
 from core.types import Completion, FinishReason, Sampling
 
 GATHER = 8
+"""Says for how many sequences that decode one prompt is enough to be prefilled at once."""
 
 
 @dataclass(eq=False)
@@ -107,10 +108,10 @@ class Scheduler:
         if decode and not prefill and self._waited < self.patience and GATHER * len(self.waiting) < len(decode):
             self._waited += bool(self.waiting)
             return decode, []
-        self._waited = 0
         # Prefixes whose last page is about to be computed.
         in_flight = {self.cache.missing_prefix(request.tokens, request.computed) for request, _ in prefill}
         postponed: list[Request] = []
+        no_pages = False
         while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
             request = self.waiting.popleft()
             tokens = request.tokens
@@ -125,6 +126,7 @@ class Scheduler:
             pages = self.cache.hold(shared, request.max_length) if fits else None
             if pages is None:
                 self.waiting.appendleft(request)
+                no_pages = fits
                 break
             request.pages, request.computed = pages, computed
             if self.cache.states is not None:
@@ -137,6 +139,9 @@ class Scheduler:
             budget -= cost
             in_flight.add(missing)
         self.waiting.extendleft(reversed(postponed))  # back to the head of the queue, in their order
+        # What waits for this step alone has waited: it goes on in the next one.
+        full = no_pages or len(self.running) == self.max_num_seqs
+        self._waited = self.patience if self.waiting and not full else 0
         return decode, prefill
 
     def preempt_all(self) -> None:

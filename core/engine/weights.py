@@ -56,7 +56,7 @@ def find_device(device: str) -> torch.device:
 def load(folder: Path, dtype: str = "float32", device: str = "auto", adapters: AdapterSizes | None = None) -> CausalLM:
     """Build the model of `folder` and read its weights.
 
-    `device` auto is the GPU where there is one; `dtype` auto is what this machine computes fastest in. All linear
+    `device` auto is the GPU where there is one; `dtype` auto is what `choose_dtype` says. All linear
     maps but the head keep their weights in 4 bits, if that is what the `adapters` to come want.
 
     Raises:

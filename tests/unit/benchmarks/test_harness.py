@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -248,12 +249,16 @@ def test_a_group_of_zeros_and_ones_has_wilsons_interval_also_in_the_means_over_g
 async def test_a_policys_server_is_asked_in_its_own_words_with_the_key_of_a_file(
     scheme: str, kind: type, tmp_path: Path
 ) -> None:
+    recorded = json.loads((Path(__file__).parents[1] / "policy/vllm_replies.json").read_text())["completion"]
+
     async def generate(request: web.Request) -> web.Response:
-        told = request.headers.get("Authorization") == "Bearer open sesame"
-        return make_sglang_reply([7]) if told else web.json_response({}, status=401)
+        if request.headers.get("Authorization") != "Bearer open sesame":
+            return web.json_response({}, status=401)
+        return web.json_response(recorded["reply"]) if request.path == recorded["path"] else make_sglang_reply([7])
 
     app = web.Application()
     app.router.add_post("/generate", generate)
+    app.router.add_post(recorded["path"], generate)
     app.router.add_get("/health", answer_health)
     (tmp_path / "key").write_text("open sesame\n")
     with serve_app(app) as url:
@@ -262,5 +267,6 @@ async def test_a_policys_server_is_asked_in_its_own_words_with_the_key_of_a_file
         await check_server(models.urls["m"])
         async with models.policy("m", 64) as policy:
             assert isinstance(policy, kind)
-            if kind is SGLangPolicy:
-                assert (await policy.generate([1], Sampling(max_new_tokens=1))).token_ids == (7,)
+            completion = await policy.generate([1, 2, 3], Sampling(max_new_tokens=3))
+    expected = recorded["reply"]["choices"][0]["token_ids"] if scheme else [7]
+    assert list(completion.token_ids) == expected

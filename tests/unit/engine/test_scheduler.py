@@ -185,14 +185,15 @@ def test_prompts_gather_while_many_sequences_decode():
     cache = PagedCache(MODEL_CONFIG, 4000, PAGE, torch.float32, torch.device("cpu"))
     scheduler = Scheduler(cache, 32, max_prefill_tokens=100, patience=3)
 
-    def submit(name: str) -> None:
-        scheduler.waiting.append(Request(name, (1, 2), Sampling(max_new_tokens=90), seed=0))
+    def submit(name: str, prompt: tuple[int, ...] = (1, 2)) -> None:
+        scheduler.waiting.append(Request(name, prompt, Sampling(max_new_tokens=90), seed=0))
 
     def step() -> list[str]:
         decode, prefill = scheduler.schedule()
         for request, count in [*((request, 1) for request in decode), *prefill]:
             request.computed += count
             request.output_ids.append(1)
+            cache.name(request.prompt_ids, request.pages)
         return [request.request_id for request, _ in prefill]
 
     for number in range(17):
@@ -206,3 +207,9 @@ def test_prompts_gather_while_many_sequences_decode():
     for number in range(2):
         submit(f"more{number}")
     assert step() == ["first", "more0", "more1"]  # 3 * GATHER are more than the 18 that decode
+    for number in range(3):
+        submit(f"long{number}", (number, *range(60)))
+    assert [step() for _ in range(3)] == [["long0"], ["long1"], ["long2"]]  # a step computes 100 tokens: no new wait
+    for number in range(3):
+        submit(f"same{number}", (9,) * 9)
+    assert [step() for _ in range(2)] == [["same0"], ["same1", "same2"]]  # they waited for its pages alone

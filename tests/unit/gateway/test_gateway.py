@@ -312,11 +312,11 @@ async def test_chat_gives_the_tokens_of_prompt_and_answers(stream):
                 given,
                 *({"role": "tool", "tool_call_id": c["id"], "content": "-"} for c in given["tool_calls"]),
             ]
-        plain = await client.post(
-            "/v1/chat/completions", {"model": "policy", "messages": messages, "tools": CHAT_TOOLS}
-        )
-        assert "prompt_token_ids" not in plain
-        assert (plain["choices"][0]["logprobs"], "token_ids" in plain["choices"][0]) == (None, False)
+        body = {"model": "policy", "messages": messages, "tools": CHAT_TOOLS, "stream": stream}
+        plain = await client.post("/v1/chat/completions", body)
+        for chunk in plain if stream else [plain]:
+            assert "prompt_token_ids" not in chunk
+            assert all("token_ids" not in choice and choice["logprobs"] is None for choice in chunk["choices"])
         finished = await finish(client, model)
     assert [turn["trained"] for turn in finished["turns"]] == [True] * 5
     assert finished["counters"] == {"verbatim": 2}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic.memagent.config import MemAgentSection
-from agentic.memagent.gates import find_evidence, reward_exit
+from agentic.memagent.gates import find_evidence, reward_exit, reward_update
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, RECALL, STOP, Order, Style, final_message, update_message
 from agentic.memagent.reading import read_note
 from agentic.memagent.recall import find_memory, reward_recall
@@ -118,6 +118,7 @@ async def test_updates_earn_by_whether_they_keep_what_they_should(tokenizer: Any
     story = await tell(tokenizer, [*written, "\\boxed{acorn}"], **GATES)
     assert [turn.reward for turn in story.turns] == [1.0, -1.0, 1.0, 1.0, -1.0, None]
     assert story.metrics["kept"] == 2 / 5
+    assert [reward_update(kept, evidence) for kept in (True, False) for evidence in (True, False)] == [-1, 1, 1, -1]
 
 
 def test_evidence_is_what_is_asked_for() -> None:

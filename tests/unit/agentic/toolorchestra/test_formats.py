@@ -84,6 +84,7 @@ def test_actions(form: Any, text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("template", "text", "expected"),
     [
+        ("llama3", '{"name": "cancel", "parameters": {"order": "7", "items": 1}}', ToolCall("cancel", CANCELLED)),
         ("qwen3", CANCEL, ToolCall("cancel", CANCELLED)),
         ("qwen3", CANCEL.removesuffix("</tool_call>"), ToolCall("cancel", CANCELLED)),
         ("qwen3", CANCEL * 2, "several_calls"),
