@@ -83,7 +83,7 @@ def make_grade(grader: MathGrader) -> Callable[[Task, Trajectory], Awaitable[tup
     """Return the grading that all variants share, whatever reward their method gave."""
 
     async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
-        text = "" if trajectory.status == "failed" else str(trajectory.log["answer"])
+        text = str(trajectory.log.get("answer", ""))  # a prompt that outgrew the context left none
         verdict = await grader.grade(task.question, text, task.answers)
         answer = None if verdict.parsed is None else parse_integer(verdict.parsed) or strip_latex(verdict.parsed)
         graded = replace(trajectory, reward=float(verdict.correct))
@@ -94,10 +94,5 @@ def make_grade(grader: MathGrader) -> Callable[[Task, Trajectory], Awaitable[tup
 
 async def keep_verdict(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
     """Keep the reward that the method's own judge gave: answers that no box marks agree only as whole texts."""
-    failed = trajectory.status == "failed"
-    text = "" if failed else str(trajectory.log["answer"]).strip()
-    return trajectory, {
-        "answer": text or None,
-        "graded_by": None if failed else trajectory.log["graded_by"],
-        "final": text,
-    }
+    text = str(trajectory.log.get("answer", "")).strip()
+    return trajectory, {"answer": text or None, "graded_by": trajectory.log.get("graded_by"), "final": text}

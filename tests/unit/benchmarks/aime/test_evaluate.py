@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.aime import evaluate as cli
-from benchmarks.aime.problems import keep_verdict, load_problems
+from benchmarks.aime.problems import keep_verdict, load_problems, make_grade
 from core.data.files import DataError
-from core.types import Task, Trajectory
+from core.rewards.math_grader import MathGrader
+from core.types import Status, Task, Trajectory
 
 
 def test_problems_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -60,5 +61,14 @@ async def test_a_methods_own_judge_is_kept_where_answers_need_no_box() -> None:
         judged,
         {"answer": "**Answer:** 7", "graded_by": "same", "final": "**Answer:** 7"},
     )
-    _, fields = await keep_verdict(Task("p", "q", ("7",)), Trajectory("p", (), "failed", failure="timeout"))
-    assert (fields["answer"], fields["graded_by"]) == (None, None)
+
+
+@pytest.mark.parametrize("status", ["failed", "truncated"])
+async def test_a_rollout_without_an_answer_is_a_wrong_one(status: Status) -> None:
+    """One whose prompts outgrew the context is truncated, with reward 0 (core/rollout/runner.py)."""
+    ended = Trajectory("p", (), status, 0.0, "too_long", log={"error": "too long"})
+    grader = MathGrader()
+    for grade in (keep_verdict, make_grade(grader)):
+        graded, fields = await grade(Task("p", "q", ("7",)), ended)
+        assert (graded.reward, fields["answer"], fields["final"]) == (0.0, None, "")
+    await grader.close()
