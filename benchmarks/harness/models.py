@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.harness.plan import EvalCell
 from core.config import Recipe
 from core.engine import CausalLM, EmbeddedPolicy, Engine, weights
-from core.hub import resolve
+from core.hub import SMALL_FILES, resolve
 from core.policy.base import Policy
 from core.policy.server_process import ServerError, find_health_problem
 from core.policy.servers import VLLM, make_server_policy
@@ -74,16 +74,28 @@ class EvalModels:
         return weights.load_config(resolve(model, weights=False)).context(self.context)
 
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
-        """Return a cell that `model` is evaluated in; its settings name its weights and those of the roles."""
+        """Return a cell that `model` is evaluated in.
+
+        Its settings name its weights, tokenizer and chat template, the weights of the roles, and what `--set` has
+        changed of the model of a run.
+        """
         path, roles = Path(model), self.recipe.roles
         places = {role: place.removeprefix("model:") for role, place in roles.items() if place.startswith("model:")}
         places |= {role: str(path / role) for role in self.recipe.trained_roles}
         of_roles = {role: digest for role, place in places.items() if (digest := weights_digest(place, folder))}
-        weights = {"weights": weights_digest(model, folder), "role_weights": of_roles}
+        now, own = self.recipe.model.model_dump(mode="json"), folder.config.get("model")
+        own = own if isinstance(own, Mapping) else now  # a folder that is no run names its model alone
+        found = {
+            "weights": weights_digest(model, folder),
+            "tokenizer": weights_digest(model, folder, SMALL_FILES),
+            "role_weights": of_roles,
+            # As text: a setting that is None counts as one that is not there.
+            "model": {name: str(now[name]) for name in ("dtype", "max_model_len") if now[name] != own.get(name)},
+        }
         return EvalCell(
             model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
             model_path=model,
-            settings=jsonable({**settings, **{name: digests for name, digests in weights.items() if digests}}),
+            settings=jsonable({**settings, **{name: value for name, value in found.items() if value}}),
             notes={"served": model in (*self.urls, self.to_serve)},
             concurrency=self.concurrency,
             **fields,
@@ -138,7 +150,9 @@ async def check_server(url: str) -> None:
         )
 
 
-def weights_digest(model: str | None, folder: RunFolder | None = None) -> str | None:
+def weights_digest(
+    model: str | None, folder: RunFolder | None = None, files: Sequence[str] = ("*.safetensors", "config.json")
+) -> str | None:
     """Return a digest of parts of every file of weights at a path, which changes when other weights are put there.
 
     It is None for checkpoints inside the run `folder`, which are never overwritten, and for models not on this disk.
@@ -147,7 +161,7 @@ def weights_digest(model: str | None, folder: RunFolder | None = None) -> str | 
     if not model or not path.is_dir() or (folder is not None and path.is_relative_to(folder.path)):
         return None
     digest = hashlib.sha256()
-    for file in sorted((*path.glob("*.safetensors"), *path.glob("config.json"))):
+    for file in sorted(file for pattern in files for file in path.glob(pattern)):
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as opened:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,12 @@ from core.types import Sampling, Task
 class EvaluationError(RuntimeError):
     """An evaluation that cannot be run as asked; the message says why and what to do."""
 
+
+LATER = {"settings.tokenizer"}
+"""Names the conditions that results of earlier versions do not tell."""
+
+COMPARED = ("protocol", "published_as")
+"""Names the notes by which a cell finds its published score."""
 
 EXPECTED_ERRORS = (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError, OSError)
 """A command that evaluates prints these as one line, without a traceback."""
@@ -89,12 +95,15 @@ def sampling_record(sampling: Sampling) -> dict[str, float]:
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return a text that names every key whose value differs; it is empty when none does."""
-    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    told = before.keys() | now.keys() - (LATER - before.keys())
+    keys = sorted(key for key in told if before.get(key) != now.get(key))
     return "; ".join(f"{key} was {before.get(key)!r}, is now {now.get(key)!r}" for key in keys)
 
 
 def is_saved(cell: EvalCell, folder: RunFolder) -> bool:
     """Return whether `folder` has a result of this cell with at least its number of tasks.
+
+    What this call says of the comparison with published scores is noted on the result, which need not be made again.
 
     Raises:
         EvaluationError: the folder's result followed from other conditions, or its file is broken.
@@ -112,6 +121,9 @@ def is_saved(cell: EvalCell, folder: RunFolder) -> bool:
             f"{path}: this cell was evaluated otherwise: {changes}. Delete the file, and the .jsonl.gz of its "
             "samples, to evaluate it again, or choose another folder with --out."
         )
+    notes = {**saved.notes, **{name: cell.notes[name] for name in COMPARED if name in cell.notes}}
+    if notes != saved.notes:
+        folder.save_evaluation(replace(saved, notes=notes))
     return saved.n >= cell.n
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from core.runs.evaluation import EvalResult
 
 
 def pool_results(results: Sequence[EvalResult], data: str) -> EvalResult:
-    """Return the tasks of all `results` side by side, as the data set `data`, with the scores that all have.
+    """Return the tasks of all `results` side by side, as the data set `data`, with the scores and measures of all.
 
     The pool follows a published protocol only if all `results` follow the same.
     """
@@ -23,11 +23,7 @@ def pool_results(results: Sequence[EvalResult], data: str) -> EvalResult:
         length=first.length,
         seed=first.seed,
         n=sum(result.n for result in results),
-        scores={
-            name: _chain(result.scores[name] for result in results)
-            for name in first.scores
-            if all(name in result.scores for result in results)
-        },
+        scores=_join([result.scores for result in results]),
         turns=_chain(result.turns for result in results),
         document_tokens=_chain(result.document_tokens for result in results),
         seconds=sum(result.seconds for result in results),
@@ -35,6 +31,7 @@ def pool_results(results: Sequence[EvalResult], data: str) -> EvalResult:
         model=first.model,
         sampling=first.sampling,
         policy_tokens=None if None in counts else _chain(count for count in counts if count is not None),
+        measures=_join([result.measures for result in results]),
         settings={"pooled": [result.data for result in results]},
         notes={
             "published_as": first.notes.get("published_as"),
@@ -42,6 +39,10 @@ def pool_results(results: Sequence[EvalResult], data: str) -> EvalResult:
             "task_ids": _chain(result.notes["task_ids"] for result in results),
         },
     )
+
+
+def _join(columns: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
+    return {name: _chain(of[name] for of in columns) for name in columns[0] if all(name in of for of in columns)}
 
 
 def _chain(columns: Iterable[Sequence[Any]]) -> list[Any]:

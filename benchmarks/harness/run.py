@@ -47,8 +47,8 @@ Opener = Callable[[], AbstractAsyncContextManager[OpenVariant]]
 
 MakeResult = Callable[[EvalCell, Samples], EvalResult]
 
-SHOWN = ("official", "strict")
-"""Scores that are printed when a cell is complete."""
+SCORES = ("official", "strict")
+"""Names the scores that are printed when a cell is complete. A metric of such a name is a score in [0, 1]."""
 
 Build = Callable[[Any, Any], Method]
 """Makes the method of a variant from (recipe, tokenizer)."""
@@ -127,7 +127,7 @@ async def evaluate_cell(
     finally:
         log.close()
     if pending:
-        means = ", ".join(f"{name} {100 * fmean(result.scores[name]):.1f}" for name in SHOWN if name in result.scores)
+        means = ", ".join(f"{name} {100 * fmean(result.scores[name]):.1f}" for name in SCORES if name in result.scores)
         failed = f", failed: {failures.describe()}" if failures.counts else ""
         print(f"{cell}: {means} of {result.n} tasks in {result.seconds:.1f} s{failed}", flush=True)
     return result
@@ -175,14 +175,15 @@ def build_result(
 ) -> EvalResult:
     """Build the result of a cell from its samples. `scores` has a value for each task, `fields` are further fields.
 
-    A task's turns and tokens are those of all its repeats together. `seconds` and the note `cpu_seconds`, which counts
-    this process alone, are sums over the sessions that worked on the cell.
+    A task's turns and tokens are those of all its repeats together, and it counts as failed if one of them has failed.
+    `seconds` and the note `cpu_seconds`, which counts this process alone, are sums over the sessions that worked on the
+    cell.
 
     Raises:
         ValueError: a score lies outside of [0, 1].
     """
     every = flat(samples)
-    lost = [str(of_task[0].failure) for of_task in samples if all(sample.failed for sample in of_task)]
+    failed = [[str(sample.failure) for sample in of_task if sample.failed] for of_task in samples]
     repeated = {} if cell.repeats is None else {"repeats": cell.repeats}
     predictions = [str(sample.log["answer"]) if "answer" in sample.log else None for sample in every]
     return EvalResult(
@@ -194,7 +195,7 @@ def build_result(
         scores=scores,
         turns=[sum(sample.turns for sample in of_task) for of_task in samples],
         seconds=session_seconds(every),
-        failures=dict(Counter(lost)),
+        failures=dict(Counter(kinds[0] for kinds in failed if kinds)),
         model=cell.model,
         sampling=sampling_record(cell.sampling),
         predictions=predictions if cell.repeats is None else None,

@@ -169,10 +169,11 @@ def samples_path(folder: RunFolder, file: str) -> Path:
 
 
 def drop_failed_samples(folder: RunFolder, cells: Iterable[EvalCell]) -> None:
-    """Drop the failed samples of the cells, so that they are sampled again."""
+    """Drop the failed samples of the cells and the results that count them, so that they are sampled again."""
     for cell in cells:
         log = SampleLog(folder, cell)
         if dropped := log.drop_failed():
+            (folder.evaluation_path / cell.file).unlink(missing_ok=True)
             print(f"{cell}: {dropped} failed samples are run again")
         log.close()
 

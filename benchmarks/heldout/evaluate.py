@@ -37,7 +37,7 @@ from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
 from benchmarks.harness.published import save_published
-from benchmarks.harness.run import Build, build_result, evaluate_cell, open_method
+from benchmarks.harness.run import SCORES, Build, build_result, evaluate_cell, open_method
 from benchmarks.harness.samples import Samples, flat, measure_columns
 from core.config import Recipe
 from core.data.tasks import read_tasks
@@ -52,9 +52,6 @@ from core.worlds import World, find_world
 Compare = Callable[[Sequence[EvalResult]], Sequence[EvalResult]]
 
 TASKS_OF_A_RUN = 256
-
-SCORES = ("official", "strict")
-"""Metrics of these names are scores in [0, 1]; a trajectory without `official` scores its reward."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
         models.make_cell(
             folder,
             model,
-            settings={"data": {"file": file_fingerprint(Path(path))}, **_find_settings(recipe, folder)},
+            settings={"data": {"file": file_fingerprint(Path(path))}, **_find_settings(recipe)},
             variant=variant,
             data=name,
             seed=seed,
@@ -239,17 +236,10 @@ def _take(limit: int | None, tasks: list[Task], path: str) -> list[Task]:
     return tasks[:limit]
 
 
-def _find_settings(recipe: Recipe, folder: RunFolder) -> dict[str, object]:
-    """Return what a trajectory follows from beside model and sampling, and what of the model `--set` has changed.
-
-    The first are the method's sections, its roles, and a user's reward.
-    """
+def _find_settings(recipe: Recipe) -> dict[str, object]:
+    """Return the sections that a trajectory follows from: those of the method, its roles, and a user's reward."""
     shared = Recipe.model_fields.keys() - {"roles", "reward"}
-    sections = recipe.model_dump(mode="json", exclude=set(shared))
-    own, now = folder.config.get("model", {}), recipe.model.model_dump(mode="json")
-    # As text: a setting that is None counts as one that is not there.
-    changed = {name: str(now[name]) for name in ("dtype", "max_model_len") if now[name] != own.get(name)}
-    return {**sections, **({"model": changed} if changed else {})}
+    return recipe.model_dump(mode="json", exclude=set(shared))
 
 
 def make_parser() -> argparse.ArgumentParser:

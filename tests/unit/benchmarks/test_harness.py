@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from benchmarks.aime.evaluate import make_parser as aime
 from benchmarks.harness.models import EvalModels, check_server, weights_digest
-from benchmarks.harness.plan import EvalCell, EvaluationError
+from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
+from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
 from benchmarks.harness.samples import SampleLog, Samples, drop_failed_samples, flat, session_seconds
 from benchmarks.harness.statistics import group_means, group_repeats, paired_difference, pass_at, pass_hat
@@ -38,7 +39,8 @@ from core.runs.run_folder import RunFolder
 from core.types import Sampling, Task, Trajectory
 from tests.kit import answer_health, make_recipe, make_sglang_reply, serve_app
 
-from .conftest import CELL
+from .conftest import CELL, make_sample
+from .conftest import make_result as make_plain
 
 TASKS = [Task(f"t{i}", f"question {i}", (str(i),)) for i in range(5)]
 
@@ -102,9 +104,39 @@ async def test_failed_samples_count_and_run_again_only_when_asked(folder: RunFol
     result, _ = await run(folder, failing=["t2"])
     assert (result.scores["official"], result.failures) == ([1.0, 1.0, 0.0, 1.0, 1.0], {"lost": 1})
     assert await run(folder) == (result, 0)
+    assert is_saved(CELL, folder)
     drop_failed_samples(folder, [replace(CELL, variant="other"), CELL])
+    assert not is_saved(CELL, folder), "a command that leaves out what is saved runs them, too"
     result, rollouts = await run(folder)
     assert (rollouts, result.failures) == (2, {})
+
+
+def test_a_task_of_which_one_repeat_failed_is_among_the_failures() -> None:
+    lost = make_sample("t0", 1, status="failed", failure="timeout")
+    samples = [[make_sample("t0", 0), lost], [make_sample("t1", 0), make_sample("t1", 1)]]
+    assert build_result(CELL, samples, scores={"official": [0.5, 1.0]}).failures == {"timeout": 1}
+
+
+def test_a_pool_has_the_measures_that_all_its_results_have() -> None:
+    """Or a task's turns would be those of one trial in a domain, and of all trials together in the pool."""
+    columns = ({"turns": [3.0], "cost": [1.0]}, {"turns": [None]})
+    pool = pool_results(
+        [
+            make_plain("trained", f"d{i}", [1.0], measures=column, notes={"task_ids": [f"t{i}"]})
+            for i, column in enumerate(columns)
+        ],
+        "all",
+    )
+    assert (pool.measures, pool.scores) == ({"turns": [3.0, None]}, {"official": [1.0, 1.0]})
+
+
+async def test_a_saved_result_stands_for_the_published_model_that_a_later_call_names(folder: RunFolder) -> None:
+    await run(folder)
+    notes = {"served": True, "published_as": "M", "protocol": "theirs"}
+    assert is_saved(replace(CELL, notes=notes), folder)
+    (result,) = folder.evaluations()
+    assert (result.notes["published_as"], result.notes["protocol"]) == ("M", "theirs")
+    assert "served" not in result.notes, "that is a fact of the call that sampled"
 
 
 async def test_a_set_up_in_which_nothing_works_is_an_error_and_leaves_nothing(folder: RunFolder) -> None:
@@ -164,6 +196,27 @@ async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_i
     (tmp_path / place / "model.safetensors").write_bytes(bytes(50_000) + b"x" * 50_000)
     with pytest.raises(EvaluationError, match=f"otherwise: settings.{named} was '.*', is now '.*'"):
         await run(folder, make_cell())
+
+
+async def test_a_result_of_another_chat_template_is_not_shown_as_new(folder: RunFolder, tmp_path: Path) -> None:
+    template = tmp_path / "model/chat_template.jinja"
+    template.parent.mkdir()
+    template.write_text("{{ messages }}")
+    models = EvalModels(make_recipe(Recipe), concurrency=1)
+    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s", "repeats")}
+
+    def make_cell() -> EvalCell:
+        return models.make_cell(folder, str(template.parent), settings={}, **shared)
+
+    before = make_cell()
+    old = replace(before, settings={"weights": before.settings["weights"]}, variant="of an earlier version")
+    for cell in (before, old):
+        await run(folder, cell)
+    assert is_saved(before, folder)
+    template.write_text("{{ messages }} /no_think")
+    with pytest.raises(EvaluationError, match=r"evaluated otherwise: settings\.tokenizer was '\w+', is now '\w+'"):
+        is_saved(make_cell(), folder)
+    assert is_saved(replace(make_cell(), variant=old.variant), folder), "it does not tell of which"
 
 
 async def test_another_text_under_the_same_id_and_a_sample_there_twice_are_refused(folder: RunFolder) -> None:
