@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class EvalData:
     name: str
     lengths: tuple[int, ...]
     settings: Mapping[str, Any]
-    tasks: Callable[[int, int, int], list[Task]]
+    tasks: Callable[[int, int, int], Iterable[Task]]
     available: Callable[[int], float] = lambda length: math.inf
     protocol: Mapping[str, Any] = field(default_factory=dict)
     """Says how the tasks come about, in the words of benchmarks/ruler/published.py."""
@@ -85,10 +85,8 @@ def ruler_data(
     sources = {name: value for name, value in options.items() if name in _SOURCES}
     plain = _family(task, defaults, sources) if sources.keys() != options.keys() else family
 
-    def tasks(length: int, seed: int, count: int) -> list[Task]:
-        return list(
-            generate(family, length=length, count=count, tokenizer=tokenizer, seed=seed, split=split, budget=budget)
-        )
+    def tasks(length: int, seed: int, count: int) -> Iterator[Task]:
+        return generate(family, length=length, count=count, tokenizer=tokenizer, seed=seed, split=split, budget=budget)
 
     settings = {
         "task": task,

@@ -42,6 +42,7 @@ from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
 from core.data.files import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
+from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Task, Trajectory
@@ -187,20 +188,30 @@ async def evaluate(plan: RulerPlan) -> None:
     for cell in missing:
         if task_key != (cell.data, cell.seed, cell.length):  # the variants of one seed and length share their tasks
             task_key = cell.data, cell.seed, cell.length
-            tasks = _make_tasks(plan.data[cell.data], cell)
-            tokenizer = models.tokenizer(cell.model_path)
-            document_tokens = [_count_document_tokens(task, tokenizer) for task in tasks]
+            tasks, document_tokens = _make_tasks(plan.data[cell.data], cell, models.tokenizer(cell.model_path))
         reader = make_reader(cell.variant, plan.method, models.tokenizer(cell.model_path), plan.window)
-        if cell.variant == "full-context" and (reason := explain_absence(reader, cell, tasks, models)):
+        reader.prepare(tasks)
+        context, limit = reader.context(tasks), models.limit(cell.model_path)
+        if context > limit and cell.variant == "full-context":
+            # An answer to a document without its middle tells little; --window asks for that all the same.
+            reason = (
+                f"{cell.variant} has no score at {cell.length} tokens: prompt and answer take up to {context:,} "
+                f"tokens, and the model has a context of {limit:,}"
+            )
             print(f"note: {reason}", flush=True)
             save_published(folder, (), [reason])
             continue
+        if context > limit:
+            raise EvaluationError(
+                f"{cell}: a turn may take {context} tokens, but {cell.model_path} has a context of {limit}. Lower "
+                "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
+            )
         read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
         await evaluate_cell(
             cell,
             tasks,
             folder,
-            partial(open_reader, reader, models, cell, tasks),
+            partial(open_reader, reader, models, cell, context),
             partial(ruler_result, tasks, read),
             partial(grade, reader),
         )
@@ -224,44 +235,16 @@ def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:
         if len({result.n for result in tasks.values()}) > 1:
             print(f"note: no average at {length}: its tasks have different numbers of samples", flush=True)
             continue
-        yield pool_results(list(tasks.values()), AVERAGE)
-
-
-def explain_absence(reader: Reader, cell: EvalCell, tasks: Sequence[Task], models: EvalModels) -> str | None:
-    """Say why a cell with whole documents stays empty: one does not fit. None: they all do.
-
-    What a model answers to a document without its middle tells little about it; --window asks for that all the same.
-    """
-    reader.prepare(tasks)
-    longest, limit = reader.context(tasks), models.limit(cell.model_path)
-    if longest <= limit:
-        return None
-    return (
-        f"{cell.variant} has no score at {cell.length} tokens: prompt and answer take up to {longest:,} tokens, "
-        f"and the model has a context of {limit:,}"
-    )
+        # Tasks that were made or read otherwise have another average than MemAgent's, and its name says so.
+        changes = dict.fromkeys(part for result in tasks.values() for part in result.data.split("+")[1:])
+        yield pool_results(list(tasks.values()), "+".join([AVERAGE, *changes]))
 
 
 @asynccontextmanager
-async def open_reader(
-    reader: Reader, models: EvalModels, cell: EvalCell, tasks: Sequence[Task]
-) -> AsyncIterator[OpenVariant]:
-    """Open a reader that has prepared the tasks, with a policy whose context they need.
-
-    Raises:
-        EvaluationError: the model's context is too small.
-    """
-    model = cell.model_path
-    limit = models.limit(model)
-    reader.prepare(tasks)
-    context = reader.context(tasks)
-    if context > limit:
-        raise EvaluationError(
-            f"{cell}: a turn may take {context} tokens, but {model} has a context of {limit}. Lower "
-            "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
-        )
-    async with models.policy(model, context) as policy:
-        yield OpenVariant(reader, {"policy": policy}, models.tokenizer(model))
+async def open_reader(reader: Reader, models: EvalModels, cell: EvalCell, context: int) -> AsyncIterator[OpenVariant]:
+    """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens."""
+    async with models.policy(cell.model_path, context) as policy:
+        yield OpenVariant(reader, {"policy": policy}, models.tokenizer(cell.model_path))
 
 
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
@@ -323,9 +306,16 @@ def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: boo
         raise EvaluationError(str(error)) from error
 
 
-def _make_tasks(data: EvalData, cell: EvalCell) -> list[Task]:
+def _make_tasks(data: EvalData, cell: EvalCell, tokenizer: Tokenizer) -> tuple[list[Task], list[int]]:
+    """Return the tasks and the tokens of their documents. Long ones take minutes, so a line shows how many are made."""
+    tasks, tokens = list[Task](), list[int]()
     try:
-        return data.tasks(cell.length, cell.seed, cell.n)
+        with Progress(cell.n, f"tasks · {cell.data} {cell.length} · seed {cell.seed}") as progress:
+            for task in data.tasks(cell.length, cell.seed, cell.n):
+                tasks.append(task)
+                tokens.append(_count_document_tokens(task, tokenizer))
+                progress.update(len(tasks))
+        return tasks, tokens
     except DataError:
         raise
     except ValueError as error:

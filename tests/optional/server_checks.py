@@ -75,7 +75,7 @@ async def memagent_rollout(policy: HTTPPolicy, model: Path) -> list[Result]:
     method = MemAgent(recipe.memagent, tokenizer)
     data = ruler_data("niah", {}, tiny=True, lengths=[448], tokenizer=tokenizer, split="validation")
     runner = Runner(method, Roles({"policy": policy}), concurrency=32, deadline_s=120)
-    groups = await runner.run_groups(data.tasks(448, 0, 4), 4, Sampling(), seed=0)
+    groups = await runner.run_groups(list(data.tasks(448, 0, 4)), 4, Sampling(), seed=0)
     rollouts = [trajectory for group in groups for trajectory in group]
     turns = [turn for trajectory in rollouts for turn in trajectory.turns]
     rows = rows_from_groups(groups, std_normalization=False, split_advantage=False)

@@ -79,7 +79,7 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
             assert result.scores["official"] == result.scores["strict"] == [1.0] * 6
             assert all(length - 40 < n <= length for n in result.document_tokens)
             reader = make_reader("trained", METHOD, tokenizer)
-            tasks = data.tasks(length, 0, 6)
+            tasks = list(data.tasks(length, 0, 6))
             reader.prepare(tasks)
             assert result.turns == [len(reader.sections(task)[0]) + 1 for task in tasks]
             assert min(result.turns) > length / METHOD.chunk_tokens
@@ -93,7 +93,7 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
 
 async def test_each_task_has_its_own_scores(tokenizer, model, folder, short):
     """A longer word that contains the answer is right for the official substring match, wrong for the strict one."""
-    tasks = short.tasks(448, 0, 6)
+    tasks = list(short.tasks(448, 0, 6))
     asked = [ASKED.search(task.question)[1] for task in tasks]
     assert len(set(asked)) == 6
     broken = {asked[1]: "nothing", asked[4]: f"x{tasks[4].answers[0]}"}
@@ -160,6 +160,7 @@ def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys
         shutil.copytree(model, run.checkpoints_path(seed) / f"step-{step:06d}")
     call = ["--run", str(run.path), "--lengths", "448", "--tasks", "2", "--variants", "trained", "untrained"]
     assert command.main(call) == 0
+    assert "tasks · niah 448 · seed 0 2/2" in capsys.readouterr().out, "to make long ones takes long"
     models = {(r.variant, r.seed): r.model for r in run.evaluations()}
     trained = {0: "seed-0/checkpoints/step-000002", 3: "seed-3/checkpoints/step-000001"}
     assert models == {("trained", s): m for s, m in trained.items()} | {("untrained", s): "warm_start" for s in trained}
@@ -168,6 +169,8 @@ def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys
     assert command.main([*call, "--seeds", "0", "--set", "memagent.align=none"]) == 0
     aligns = {r.data: r.settings["memagent"]["align"] for r in run.evaluations() if r.seed == 0}
     assert aligns == {"niah": "sentence", "niah+align=none": "none"}
+    assert command.main([*call, "--seeds", "0", "--set", "model.dtype=bfloat16"]) == 1
+    assert "settings.model.dtype was None, is now 'bfloat16'" in capsys.readouterr().err
     assert command.main([*call, "--seeds", "7"]) == 1
     assert "no checkpoint. Train seed 7 first" in capsys.readouterr().err
     assert command.main([*call, "rejection"]) == 1
@@ -221,7 +224,7 @@ def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
     write_jsonl(path, [*made.tasks(300, 0, 3), *made.tasks(600, 0, 2)])
     data = file_data(path, tokenizer=tokenizer)
     assert (data.name, data.lengths, data.available(300)) == ("mine", (300, 600), 3)
-    assert data.tasks(600, 5, 1) == made.tasks(600, 0, 1)
+    assert data.tasks(600, 5, 1) == list(made.tasks(600, 0, 1))
     with pytest.raises(DataError, match=r"no task of length 700\. .* 300, 600"):
         file_data(path, tokenizer=tokenizer, lengths=(700,))
     for name, metric in (("eval_niah_multivalue_7168", "string_match_all"), ("eval_qa_1_7168", "string_match_part")):
@@ -229,4 +232,4 @@ def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
         record = {"input": "Who?", "outputs": ["me", "you"], "context": "It was me.", "index": 0, "length": 7168}
         official.write_text(json.dumps([record]))
         data = file_data(official, tokenizer=tokenizer)
-        assert data.tasks(data.lengths[0], 0, 1)[0].metadata["metric"] == metric
+        assert next(iter(data.tasks(data.lengths[0], 0, 1))).metadata["metric"] == metric

@@ -179,6 +179,12 @@ def test_the_average_is_the_mean_over_the_ten_tasks() -> None:
     assert mixed.notes["protocol"] is None
 
 
+def test_an_average_of_other_tasks_has_another_name_and_stands_beside_nothing() -> None:
+    changed = [replace(r, data=f"{r.data}{'' if 'fwe' in r.data else '+few-noise'}+align=none") for r in ten_results()]
+    (average,) = average_tasks(changed)
+    assert average.data == f"{AVERAGE}+few-noise+align=none"
+
+
 def test_gold_documents_stand_where_the_official_builder_puts_them(tmp_path: Path, tokenizer: Any) -> None:
     items = [
         {
