@@ -27,7 +27,7 @@ from core.engine import lora, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id, read_json
 from core.options import show_errors
 from core.report import PublishedScore, build_summary
-from core.report.table import render_table
+from core.report.table import data_sections, render_table
 from core.rollout.method import method_spec
 from core.runs.run_folder import RunFolder, RunFolderError, flatten
 from core.text.tokenizer import load_tokenizer
@@ -148,8 +148,10 @@ def list_inputs(run: RunFolder) -> list[str]:
     ]
 
 
-def write_model_card(run: RunFolder, options: argparse.Namespace, title: str, base_model: str | None) -> str:
-    """Return the hub's README.md, with its YAML front matter. `title` names the weights."""
+def write_model_card(
+    run: RunFolder, options: argparse.Namespace, source: Path, title: str, base_model: str | None
+) -> str:
+    """Return the hub's README.md, with its YAML front matter. `title` names the weights, which lie in `source`."""
     name, evaluated = options.out.name, RunFolder(options.results) if options.results else run
     config, summary = run.config, build_summary(evaluated)
     method = config["method"]
@@ -171,6 +173,10 @@ def write_model_card(run: RunFolder, options: argparse.Namespace, title: str, ba
     commit = run.versions.get("git") or "not recorded"
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
     whose = "the evaluation of these weights" if options.results else "the run, whichever of them these weights are"
+    trained = (section["variants"].get("trained", {}).values() for section in data_sections(summary).values())
+    models = {run.path / model for cells in trained for cell in cells for model in cell["models"] if model}
+    if models and source not in models and not options.results:
+        whose = "the run. **They are scores of other weights than these**, which were not evaluated"
     slime = config.get("slime")
     backend = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
     start = (
@@ -255,7 +261,7 @@ def main(arguments: list[str] | None = None) -> int:
     base_model = options.base_model or find_base_model(start, source)
     if base_model is None:
         print("note: the card names no base model; --base-model ID gives it one", file=sys.stderr)
-    card = write_model_card(run, options, title, base_model)
+    card = write_model_card(run, options, source, title, base_model)
     if options.dry_run:
         print(f"# {options.out}/README.md, beside the weights of {source}\n{card}", end="")
         return 0

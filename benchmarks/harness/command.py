@@ -166,6 +166,8 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
         models = {"trained": options.model, **_map_untrained(options.untrained)}
         return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))
     folder = RunFolder(options.run)
+    for line in folder.list_unfinished():
+        print(f"note: {line}")
     recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
     seeds = options.seeds or folder.seeds or recipe.run.seeds
     return EvalTarget(folder, recipe, {seed: _find_models(folder, seed, recipe) for seed in seeds})
@@ -175,11 +177,8 @@ def _find_models(folder: RunFolder, seed: int, recipe: Recipe) -> dict[str, str]
     """Map each variant that a seed of a run has a model for to that model."""
     start = folder.path / "warm_start"
     models = _map_untrained(str(start) if start.is_dir() else recipe.model.path)
-    newest, trained = (folder.find_trained(seed, keep) for keep in ("last", recipe.run.keep))
-    if newest is not None and trained is not None:
+    if (trained := folder.find_trained(seed, recipe.run.keep)) is not None:
         models["trained"] = str(trained)
-        if int(newest.name.removeprefix("step-")) < recipe.run.steps:
-            print(f"note: seed {seed} has not finished training; its newest checkpoint is {newest.name}")
     for variant, path in (("rejection", folder.rejection_path(seed)), ("supervised", folder.supervised_path)):
         if (path / "model").is_dir():
             models[variant] = str(path / "model")

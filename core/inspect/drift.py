@@ -309,18 +309,21 @@ def check_dumps(
     """Check run folders and files. `weights` maps weight versions to folders of models.
 
     Raises:
-        ValueError: a file is broken, or there is none; the message names it.
+        ValueError: a file is broken, or there is none, or no turn is of one of the `weights`; the message names it.
     """
-    report = DriftReport()
+    report, unused = DriftReport(), set(weights or ())
     scores = {version: make_score(model, temperature) for version, model in (weights or {}).items()}
     for path in (file for dump in dumps for file in find_dumps(dump)):
         for rollout, name, drifts in check_dump(path, DriftChecker(tokenizer, scores)):
             report.rollouts += 1
+            unused -= {turn.weight_version for turn in rollout.turns}
             report.tokens += sum(len(turn.sampled) for turn in rollout.turns)
             for kind, turn, text in drifts:
                 report.counts[kind] += 1
                 if report.counts[kind] <= SHOWN:
                     report.lines.append(f"{kind}: {name}{'' if turn is None else f' turn {turn + 1}'}: {text}")
+    if unused:
+        raise ValueError(f"--weights {min(unused)}: no turn was sampled by this version, so nothing was compared")
     return report
 
 
@@ -351,10 +354,8 @@ def main(arguments: list[str] | None = None) -> int:
     sampled_at = runs[0].config.get("rollout", {}).get("temperature", 1.0) if runs[0] else 1.0
     temperature = sampled_at if options.temperature is None else options.temperature
     report = check_dumps(options.dumps, tokenizer, dict(options.weights), temperature)
-    for line in report.lines:
-        print(line)
-    print(report)
-    return 1 if report.counts else 0
+    print("\n".join([*report.lines, str(report)]))
+    return int(bool(report.counts)) if report.rollouts else 2
 
 
 def read_weights(text: str) -> tuple[str, str]:

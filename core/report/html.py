@@ -33,6 +33,7 @@ from core.report.table import (
     format_data,
     format_failures,
     format_length,
+    format_score,
     has_lengths,
     list_cells,
     list_lengths,
@@ -135,7 +136,7 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
             for color, (variant, score) in enumerate(list(scores.items())[:MAX_BARS])
         ]
         data = format_data(summary["data"])
-        where = f"{data}, {format_length(int(length))} tokens" if int(length) else data
+        where = f"{data}, length {format_length(int(length))}" if int(length) else data
         figures += _wrap_figure(f"Against what? Scores in % on {where}", bar_chart(bars))
     routes = stacked_bars(_count_routes(summary["variants"]))
     more = _wrap_figure("Where its calls go", routes) if routes else ""
@@ -208,7 +209,7 @@ def _list_series(variants: Variants) -> list[Series]:
 def _draw_lengths(series: Sequence[Series], variants: Variants) -> str:
     return line_chart(
         series,
-        "document tokens (log scale)",
+        "length (log scale)",
         y_range=(0, 1),
         log_x=True,
         x_ticks=[(float(length), format_length(length)) for length in list_lengths(variants) if length > 0],
@@ -237,7 +238,8 @@ def render_figure(summary: Mapping[str, Any]) -> str:
 
 
 def _render_score(score: Mapping[str, Any] | None) -> str:
-    return SafeHtml(f"<b>{100 * score['mean']:.1f}</b><small>{_format_interval(score)}</small>") if score else "–"
+    mean, _, interval = format_score(score).partition(" ")
+    return SafeHtml(f"<b>{mean}</b><small>{interval.strip('()')}</small>") if score else "–"
 
 
 def _read_curves(metrics: Mapping[int, Sequence[Record]], stage: str) -> Curves:
@@ -328,11 +330,6 @@ def _render_table(table: Table) -> str:
     )
     whole = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     return f"<details><summary>{len(rows)} rows</summary>{whole}</details>" if len(rows) > MAX_ROWS else whole
-
-
-def _format_interval(score: Mapping[str, Any]) -> str:
-    low, high = score["ci95"]
-    return f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def _format_duration(seconds: float) -> str:

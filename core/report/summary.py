@@ -73,6 +73,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     sections = {name: summarize(results) for name, results in by_data.items()}
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     steps = [record for records in metrics.values() for record in records]
+    trained = {seed: folder.find_trained(seed) for seed in folder.seeds}
     return {
         "method": folder.config.get("method"),
         "preset": folder.config.get("preset"),
@@ -93,12 +94,9 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
             ]
             for seed in folder.seeds
         },
-        "trained": {
-            str(seed): path and str(path.relative_to(folder.path))
-            for seed, path in ((seed, folder.find_trained(seed)) for seed in folder.seeds)
-        },
+        "trained": {str(seed): path and str(path.relative_to(folder.path)) for seed, path in trained.items()},
         "kept": {str(seed): kept for seed, records in metrics.items() if (kept := _find_kept(folder, seed, records))},
-        "departures": folder.published["departures"],
+        "departures": [*folder.list_unfinished(), *folder.published["departures"]],
     }
 
 

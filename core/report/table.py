@@ -322,11 +322,11 @@ def format_data(name: str) -> str:
 
 
 def format_length(length: int) -> str:
-    """Format 7168 or 7000 as 7K, 1048576 as 1M, 7680 as 7.5K; below 1000 all digits stay."""
-    for unit, suffix in ((10**6, "M"), (1024**2, "M"), (1000, "K"), (1024, "K")):
-        if length >= unit and length % unit == 0:
-            return f"{length // unit}{suffix}"
-    return str(length) if length < 1000 else f"{length / 1024:.1f}K"
+    """Format 7168 as 7K, 7680 as 7.5K and 1048576 as 1M, as --lengths reads them. Other lengths keep all digits."""
+    for unit, suffix in ((1024**2, "M"), (1024, "K")):
+        if length >= unit and 2 * length % unit == 0:
+            return f"{length / unit:g}{suffix}"
+    return f"{length:,}"
 
 
 def format_change(change: Mapping[str, Any] | None, scale: float, form: str) -> str:

@@ -276,6 +276,15 @@ class RunFolder:
         step = max(evaluated or saved, key=lambda step: (rewards[step] if evaluated else 0.0, step), default=None)
         return None if step is None else saved[step]
 
+    def list_unfinished(self) -> list[str]:
+        """Say of each seed whose training has not reached its last step how far it is."""
+        newest = ((seed, path) for seed in self.seeds if (path := self.find_trained(seed, "last")))
+        return [
+            f"seed {seed} has not finished training; its newest checkpoint is {path.name}"
+            for seed, path in newest
+            if int(path.name.removeprefix("step-")) < self.config.get("run", {}).get("steps", 0)
+        ]
+
     @property
     def evaluation_path(self) -> Path:
         return self.path / "evaluation"

@@ -400,6 +400,10 @@ def test_the_command_tells_yes_no_and_unreadable(
     assert "task 't0' rollout 0 turn" in output
     assert main([str(healthy)]) == 2
     assert "give --tokenizer PATH" in capsys.readouterr().err
+    assert main([str(healthy), *tokenizer, "--weights", f"9={model}"]) == 2
+    assert "--weights 9: no turn was sampled by this version" in capsys.readouterr().err
+    (tmp_path / "empty.jsonl.gz").touch()
+    assert main([str(tmp_path / "empty.jsonl.gz"), *tokenizer]) == 2, "nothing was read"
     (tmp_path / "broken.pt").write_bytes(b"no")
     for path in (tmp_path / "absent.jsonl.gz", tmp_path / "broken.pt"):
         assert main([str(path), *tokenizer]) == 2

@@ -59,7 +59,7 @@ def test_scores_by_length_become_a_picture_for_a_readme(run: RunFolder) -> None:
     write_report(run)
     picture = ElementTree.parse(run.path / "figure.svg")
     text = "".join(picture.getroot().itertext())
-    for part in ("full-context", "120K", "trained: ", "document tokens"):
+    for part in ("full-context", "120K", "trained: ", "length (log scale)"):
         assert part in text
     names = [element.tag.rpartition("}")[2] for element in picture.iter()]
     assert names.count("polygon") == 4, "each variant has its interval"

@@ -116,6 +116,17 @@ def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     assert len(summary["departures"]) == 2
 
 
+def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) -> None:
+    empty.update_config({**empty.config, "run": {"steps": 20}})
+    for seed, step in ((0, 20), (1, 15)):
+        (empty.checkpoints_path(seed) / f"step-{step:06d}").mkdir(parents=True)
+    write_report(empty)
+    assert "- seed 1 has not finished training; its newest checkpoint is step-000015" in (
+        text := (empty.path / "table.md").read_text()
+    )
+    assert "seed 0" not in text
+
+
 def test_what_ran_at_the_same_time_counts_once() -> None:
     seeds = [{"stage": "train", "time": time, "seconds": 10.0} for time in (10.0, 10.0, 15.0, 30.0)]
     evaluations = [{"part": "evaluation", "time": time, "seconds": 60.0} for time in (100.0, 90.0)]

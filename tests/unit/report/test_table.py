@@ -4,11 +4,13 @@ import math
 
 import pytest
 
+from benchmarks.ruler.fit import parse_length
 from core.report.stats import wilson
 from core.report.summary import build_summary
 from core.report.table import (
     PublishedScore,
     format_change,
+    format_length,
     list_notes,
     markdown,
     means_table,
@@ -66,6 +68,13 @@ def test_notes_tell_training_from_sampling_seeds_and_count_the_comparisons() -> 
     assert sampling.startswith("The seeds of untrained sample one model again")
     assert comparisons.startswith("Comparisons of official scores in the tables: 2. ")
     assert list_notes({}) == []
+
+
+def test_a_length_is_written_as_it_is_asked_for() -> None:
+    """500K is 512,000 tokens, and 512K 524,288; a document count such as 6,400 is no multiple."""
+    for text in ("448", "7K", "7.5K", "128K", "500K", "512K", "1M", "3.5M"):
+        assert format_length(parse_length(text)) == text
+    assert [format_length(length) for length in (50, 6400, 7000)] == ["50", "6,400", "7,000"]
 
 
 def test_an_unknown_field_of_a_published_row_is_named() -> None:

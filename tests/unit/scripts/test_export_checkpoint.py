@@ -192,6 +192,14 @@ def test_the_card_has_every_setting_the_departures_of_this_run_and_what_it_rests
     assert (again.model.path, again.data.train, again.optimizer.lr) == ("Org/Base", "my data.jsonl", 0.001)
 
 
+@pytest.mark.parametrize(("step", "other"), [(1, False), (9, True)])
+def test_the_card_says_so_where_the_scores_are_those_of_another_checkpoint(model, tmp_path, step, other):
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    scored = f"seed-0/checkpoints/step-{step:06d}"
+    run.save_evaluation(EvalResult("trained", "niah", 9, 0, 1, {"official": [1.0]}, [1], [9], 1.0, model=scored))
+    assert ("They are scores of other weights than these" in export(run, tmp_path / "out")) == other
+
+
 def test_a_card_without_a_base_model_and_a_method_says_so(model, tmp_path, capsys):
     run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
     run.update_config({**run.config, "method": "of_another_place"})
