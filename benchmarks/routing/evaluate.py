@@ -6,7 +6,7 @@
 
 --run names the run of each fold, in the order of --folds. Its rows are what `tokentrue evaluate heldout` saved there
 for the data `test`: the score of a prompt is the probability of `strong`, averaged over the four prices; a reply that
-named no model counts as 0. Prompts that the heldout evaluation did not reach are left out of every row.
+named no model counts as 0. Prompts that the heldout evaluation did not reach are left out of every row, and counted.
 
 A value is the mean over the folds. Its interval, and that of the difference to `ridge`, are bootstrapped over prompts.
 The table goes to --out as table.md, with all values and curves as routing.json.
@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for router, measured in measure_routers(train, test, found, seed=fold):
                 rows[name][router].append(measured)
             print(f"fold {fold}, {name}: {len(train):,} prompts of training, {len(test):,} kept out", flush=True)
+            if (reached := sum(all(r["prompt"] in scores for scores in found.values()) for r in test)) < len(test):
+                notes.append(f"Fold {fold}, {name}: only {reached:,} of {len(test):,} prompts have a score of the run.")
     for router, found_in in ((router, of) for name in SETS for router, of in rows[name].items()):
         if len(found_in) != len(options.folds):
             raise EvaluationError(f"{router} is missing in a fold; evaluate it in the run of every fold")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,14 @@ def find_missing(
     An evaluation that lacks none has no entry.
     """
     lacking = {
-        evaluation: [row for row in rows if not any(_is_whole(row, sections) for sections in found)]
+        evaluation: [row for row in rows if all(_count_tasks(row, sections) < (row.n or 1) for sections in found)]
         for evaluation, rows in by_evaluation.items()
     }
     return {evaluation: rows for evaluation, rows in lacking.items() if rows}
 
 
-def _is_whole(row: PublishedScore, sections: Sections) -> bool:
-    ours = row.find_ours(sections)
-    return ours is not None and bool(ours["n"] >= (row.n or 0))
+def _count_tasks(row: PublishedScore, sections: Sections) -> int:
+    return int((row.find_ours(sections) or {"n": 0})["n"])
 
 
 def find_sections(runs: Path) -> Iterator[Sections]:
@@ -89,12 +89,12 @@ def find_sections(runs: Path) -> Iterator[Sections]:
 
 
 def write_table(rows: Sequence[PublishedScore], found: Sequence[Sections]) -> str:
-    """Return the table of all rows, ours beside what was published."""
+    """Return the table of all rows: beside what was published, ours of the folder that has most tasks of it."""
     header, *_ = published_table([], {})
     lines, compared = [], 0
     for row in rows:
-        sections: Sections = next((known for known in found if row.find_ours(known) is not None), {})
-        compared += bool(sections)
+        sections: Sections = max(found, key=partial(_count_tasks, row), default={})
+        compared += _count_tasks(row, sections) > 0
         lines.append(published_table([row], sections)[1])
     return "\n\n".join([markdown(header, *lines), *note_comparisons(compared)]) + "\n"
 

@@ -66,8 +66,10 @@ def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest
     assert lacking == before
     assert "8 rows (RL-MemAgent-7B, ruler-hqa)" in text
 
-    save_scores(folder, 128)
+    save_scores(RunFolder.create(tmp_path / "whole", {"method": "memagent", "preset": "published"}), 128)
     text, lacking = show()
+    (row,) = [line for line in text.splitlines() if line.startswith("| RL-MemAgent-7B | ruler-hqa | 50 |")]
+    assert row.count("| 128 |") == 2, "of two folders the one with all tasks is shown"
     assert lacking == before - 1
     assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text
     assert "Comparisons of official scores in the tables: 1." in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,14 @@ def make_records() -> list[dict[str, Any]]:
     return records
 
 
+def write_tasks(path: Path) -> Path:
+    tasks = [
+        {"question": r["prompt"], "kind": r["set"], "weak": r["weak"], "strong": r["strong"]} for r in make_records()
+    ]
+    path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    return path
+
+
 def test_a_subject_that_is_kept_out_has_the_mean_of_all() -> None:
     train = [
         {"set": "a", "prompt": "1", "weak": False, "strong": True},
@@ -50,16 +59,23 @@ def test_all_rows_are_measured_on_the_prompts_that_the_policy_has() -> None:
 
 
 def test_command_writes_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = tmp_path / "data.jsonl"
-    tasks = [
-        {"question": r["prompt"], "kind": r["set"], "weak": r["weak"], "strong": r["strong"]} for r in make_records()
-    ]
-    data.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    data = write_tasks(tmp_path / "data.jsonl")
     assert main(["--data", str(data), "--folds", "0", "1", "--out", str(tmp_path / "out")]) == 0
     saved = json.loads((tmp_path / "out/routing.json").read_text())
     assert saved["mmlu"]["ridge"]["apgr"][0] == pytest.approx(saved["mmlu"]["oracle"]["apgr"][0], abs=0.02)
     assert "published: SW ranking, arena + gold | 0.603 |  | 35.4 | 71.5" in (tmp_path / "out/table.md").read_text()
     assert "fold 1, gsm8k" in capsys.readouterr().out
+
+
+def test_the_table_says_how_many_prompts_a_run_has_a_score_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tasks(tmp_path / "data.jsonl")
+    RunFolder.create(tmp_path / "run", {})
+    scores = {r["prompt"]: float(r["strong"]) for r in make_records()[:200]}
+    monkeypatch.setattr("benchmarks.routing.evaluate.read_scores", lambda folder, notes: {"trained": scores})
+    words = ["--data", str(tmp_path / "data.jsonl"), "--folds", "0", "--run", str(tmp_path / "run")]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert re.search(r"Fold 0, mmlu: only \d+ of \d+ prompts have a score of the run\.", text)
 
 
 def test_command_wants_a_run_for_each_fold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

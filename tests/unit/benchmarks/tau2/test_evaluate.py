@@ -129,8 +129,9 @@ def test_who_played_and_how_long_cannot_change_in_a_folder(
 def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, model: str) -> None:
     """do-nothing plays one trial beside the protocol's three."""
     out = tmp_path / "run"
-    variants = ["--user", "scripted", "--trials", "3", "--variants", "standard", "do-nothing"]
+    variants = ["--user", "scripted", "--trials", "3", "--variants", "standard", "do-nothing", "--split", "test"]
     assert with_model(out, model, "standard", *variants) == 0
+    assert "split: test; published: base" in RunFolder(out).published["departures"]
     summary = json.loads((out / "summary.json").read_text())["variants"]["standard"]["0"]
     played = read_played(out, "standard")
     assert len(played) == 6
