@@ -18,7 +18,7 @@ from benchmarks.harness.statistics import paired_difference
 from core.report.table import format_score, markdown
 from core.runs.evaluation import EvalResult
 
-NOT_IN_SUMMARY = ("tasks", "avg", "pass_at", "maj", "repeats")
+NOT_IN_SUMMARY = ("avg", "pass_at", "maj", "repeats")
 
 
 def aime_result(cell: EvalCell, samples: Samples) -> EvalResult:

@@ -25,10 +25,9 @@ from core.report.stats import Estimate, mean_ci, t_margin, wilson
 
 @dataclass(frozen=True, slots=True)
 class AimeStatistics:
-    """Holds the numbers of one variant. Scores by problem are in the order of `tasks`. `repeats` is the interval of
-    avg@k over repeats, None for k = 1. `parse_errors` and `tool_errors` are shares of samples with at least one."""
+    """Holds the numbers of one variant. `repeats` is the interval of avg@k over repeats, None for k = 1.
+    `parse_errors` and `tool_errors` are shares of samples with at least one."""
 
-    tasks: Sequence[str]
     k: int
     avg: Sequence[float]
     pass_at: Mapping[int, Sequence[float]]
@@ -63,7 +62,6 @@ def aime_statistics(samples: Sequence[Sample]) -> AimeStatistics:
     correct = [sum(map(is_correct, of_task)) for of_task in by_task.values()]
     means = [sum(is_correct(of_task[i]) for of_task in by_task.values()) / len(by_task) for i in range(k)]
     return AimeStatistics(
-        tasks=tuple(by_task),
         k=k,
         avg=[c / k for c in correct],
         pass_at={j: [pass_at(k, c, j) for c in correct] for j in powers_of_two(k)},

@@ -40,7 +40,6 @@ class Niah:
     key_words: tuple[str, ...] | None = None
     value_words: tuple[str, ...] | None = None
     bare_question: bool = False
-    needle: str = NEEDLE
 
     metric: Metric = "string_match_all"
 
@@ -108,7 +107,7 @@ class Niah:
         return template.fill(context, answers, needles, kind=kind, query=query)
 
     def _sentence(self, name: str, value: str) -> str:
-        return self.needle.format(kind=self.value_type, key=name, value=value)
+        return NEEDLE.format(kind=self.value_type, key=name, value=value)
 
     def _distractors(self, key: SampleKey, keys: list[str]) -> Iterator[str]:
         """Yield needles that nobody asks for, without end."""

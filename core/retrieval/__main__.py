@@ -2,7 +2,7 @@
 
     ... --kind hnsw --set ef_search=256
     ... --encoder e5 --device cuda --index wiki-18/e5_Flat.index --index-device cuda
-    ... --encoder qwen3-embedding=Qwen/Qwen3-Embedding-0.6B --kind ivf --wire toolorchestra --port 1401
+    ... --encoder qwen3-embedding=Qwen/Qwen3-Embedding-0.6B --kind ivf --port 1401
 
 The index is built at the first start, beside the corpus if `--index` is not given, and used again afterwards. It takes
 4 bytes per passage and dimension (21M passages of 768: 65 GB); HNSW takes 8 more per neighbour. It is mapped from its
@@ -15,7 +15,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from aiohttp import web
 from pydantic import PositiveInt, ValidationError
@@ -27,7 +26,7 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import make_encoder
 from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Retriever, move_to_gpu
 from core.retrieval.index_folder import open_retriever
-from core.retrieval.server import RetrievalServer, Wire
+from core.retrieval.server import RetrievalServer
 from core.runs.progress import ProgressBoard, ProgressLine
 from core.serving import add_address_options, serve_app
 
@@ -39,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
         retriever = _open_retriever(args)
         batcher = Batcher(retriever.search, prepare=lambda: set_threads(args.threads))
         about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
-        return RetrievalServer(retriever, batcher, wire=args.wire, api_key=api_key).make_app(), about
+        return RetrievalServer(retriever, batcher, api_key=api_key).make_app(), about
 
     serve_app(args, open_app)
 
@@ -68,7 +67,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--index-device", default="cpu", help="cpu, cuda (sharded over all GPUs) or cuda:N: faiss-gpu")
     parser.add_argument("--threads", type=argparse_type(PositiveInt), help="of FAISS and torch; all cores if left out")
-    parser.add_argument("--wire", choices=get_args(Wire), default="search-r1", help="form of requests and replies")
     return parser
 
 

@@ -1,9 +1,7 @@
-"""Serves POST /retrieve in Search-R1's format or ToolOrchestra's, POST /retrieve/page, and GET /health.
+"""Serves POST /retrieve in Search-R1's format, POST /retrieve/page, and GET /health.
 
-Request: {"queries": [text], "topk": k or null, "return_scores": bool}. Search-R1's reply: {"result": [[hit]]}, a hit
-being {"document": {"id", "contents"}, "score"}, or the document alone without scores. ToolOrchestra's reply is the bare
-list [[hit]], always with scores. Its requests also carry `eid` and `new_cache_dir`, which have no effect here: in the
-original service they choose the documents of one example and search the web.
+Request: {"queries": [text], "topk": k or null, "return_scores": bool}. Reply: {"result": [[hit]]}, a hit being
+{"document": {"id", "contents"}, "score"}, or the document alone without scores.
 
 POST /retrieve/page takes {"page": title or id}. Its reply is {"text": the page}, or {"text": null} where there is none.
 """
@@ -12,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -22,8 +20,6 @@ from core.retrieval.client import MAX_QUERY_CHARS
 from core.retrieval.index import Retriever, ScoredPassage
 from core.retrieval.pages import Pages
 from core.serving import Handler, describe_invalid, make_app
-
-Wire = Literal["search-r1", "toolorchestra"]
 
 DEFAULT_TOPK, MAX_TOPK = 3, 1000
 MAX_QUERIES = 1024
@@ -45,11 +41,6 @@ class SearchRequest(BaseModel):
     return_scores: bool = False
 
 
-class ToolOrchestraRequest(SearchRequest):
-    eid: Any = None
-    new_cache_dir: Any = None
-
-
 class PageRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -64,14 +55,12 @@ class RetrievalServer:
         retriever: Retriever,
         batcher: Batcher[list[ScoredPassage]],
         *,
-        wire: Wire = "search-r1",
         api_key: str | None = None,
     ):
         self.retriever = retriever
         self.batcher = batcher
         find_page = Pages(retriever.corpus).find
         self.pages = Batcher[str | None](lambda names, _: [*map(find_page, names)])
-        self.wire = wire
         self._api_key = api_key
         self.counts = Counter({"answered": 0, "bad_request": 0, "overloaded": 0, "failed": 0})
 
@@ -87,16 +76,13 @@ class RetrievalServer:
             yield
 
     async def retrieve(self, request: web.Request) -> web.Response:
-        model = ToolOrchestraRequest if self.wire == "toolorchestra" else SearchRequest
-        body = model.model_validate_json(await request.read())
+        body = SearchRequest.model_validate_json(await request.read())
         topk = body.topk or DEFAULT_TOPK
         if len(body.queries) * topk > MAX_HITS:
             message = f"topk: {len(body.queries)} queries x {topk} passages are more than {MAX_HITS}; ask for fewer"
             return self._make_error("bad_request", 400, message)
         found = await self.batcher.search(body.queries, topk)
         self.counts["answered"] += 1
-        if self.wire == "toolorchestra":
-            return web.json_response([[_format_hit(hit) for hit in hits] for hits in found])
         format_hit = _format_hit if body.return_scores else _format_passage
         return web.json_response({"result": [[format_hit(hit) for hit in hits] for hits in found]})
 
@@ -114,7 +100,6 @@ class RetrievalServer:
             "encoder": self.retriever.encoder.name,
             "dimension": self.retriever.encoder.dimension,
             "index": type(self.retriever.index).__name__,
-            "wire": self.wire,
             "pending": self.batcher.pending,
             "batches": self.batcher.batches,
         }

@@ -1,4 +1,4 @@
-"""Both wires, pages, what is refused and how, and the counts of /health."""
+"""The wire, pages, what is refused and how, and the counts of /health."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
-from core.retrieval.server import RetrievalServer, Wire
+from core.retrieval.server import RetrievalServer
 from tests.unit.retrieval.passages import no_progress, question
 
 
-def client(corpus: Corpus, wire: Wire = "search-r1", search: Any = None, **limits: Any) -> TestClient:
+def client(corpus: Corpus, search: Any = None, **limits: Any) -> TestClient:
     encoder = HashingEncoder(512)
     retriever = Retriever(corpus, encoder, build_index(corpus, encoder, FlatOptions(), no_progress))
-    return TestClient(
-        TestServer(RetrievalServer(retriever, Batcher(search or retriever.search, **limits), wire=wire).make_app())
-    )
+    return TestClient(TestServer(RetrievalServer(retriever, Batcher(search or retriever.search, **limits)).make_app()))
 
 
 async def test_search_r1(corpus: Corpus):
@@ -44,18 +42,8 @@ async def test_search_r1(corpus: Corpus):
         assert len(hits) == 3
 
 
-async def test_toolorchestra(corpus: Corpus):
-    body = {"queries": [question(5)], "topk": 4, "return_scores": False, "eid": "7", "new_cache_dir": None}
-    async with client(corpus, "toolorchestra") as http:
-        ((first, *others),) = await (await http.post("/retrieve", json=body)).json()
-    assert first["document"] == {"id": "p5", "contents": corpus[5].contents}
-    assert 0.5 < first["score"] <= 1
-    assert len(others) == 3
-
-
-@pytest.mark.parametrize("wire", ["search-r1", "toolorchestra"])
-async def test_a_page_is_served_by_its_title_or_an_id_and_null_where_there_is_none(corpus: Corpus, wire: Wire):
-    async with client(corpus, wire) as http:
+async def test_a_page_is_served_by_its_title_or_an_id_and_null_where_there_is_none(corpus: Corpus):
+    async with client(corpus) as http:
         replies = [await http.post("/retrieve/page", json={"page": name}) for name in ("Title 5", "p5", "nowhere", "")]
         assert [reply.status for reply in replies] == [200] * 4
         text = corpus[5].contents.partition("\n")[2]
