@@ -113,6 +113,10 @@ def test_what_the_recipe_says_is_rendered() -> None:
     assert "actor_rollout_ref.actor.kl_loss_coef" not in found
 
 
+def test_memagents_paper_warms_up_over_as_many_batches_as_its_released_script() -> None:
+    assert settings_of(preset="paper")["actor_rollout_ref.actor.optim.lr_warmup_steps"] == 20
+
+
 def test_a_pack_takes_the_longest_row_and_is_shared_by_its_gpus() -> None:
     key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     assert settings_of("model.max_model_len=8192")[key] == 16384
