@@ -20,6 +20,7 @@ from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes
 from core.rollout.runner import Failures
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import Record, hold_lock, jsonable
+from core.runs.health import PARTIAL_METRICS
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, token_bytes
@@ -193,12 +194,14 @@ def flat(samples: Samples) -> list[Sample]:
 
 
 def measure_columns(samples: Samples) -> dict[str, list[float | None]]:
-    """Return a column for each metric of finished samples: 0 where one has none, as in training; None if failed."""
+    """Return a column for each metric of finished samples: 0 where one has none, as in training; None if failed.
+
+    One of PARTIAL_METRICS is None there, too.
+    """
     every = flat(samples)
     names = dict.fromkeys(name for sample in every if not sample.failed for name in sample.metrics)
-    return {
-        name: [None if sample.failed else _number(sample.metrics.get(name, 0.0)) for sample in every] for name in names
-    }
+    absent = {name: None if name in PARTIAL_METRICS else 0.0 for name in names}
+    return {name: [None if s.failed else _number(s.metrics.get(name, absent[name])) for s in every] for name in names}
 
 
 def _number(value: float | None) -> float | None:

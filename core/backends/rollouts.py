@@ -20,9 +20,9 @@ from core.policy.base import Policy, Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, check_roles
 from core.rollout.rows import count_trained_tokens
 from core.rollout.runner import Runner, failed_trajectory
-from core.runs.health import share_cut_off
+from core.runs.health import average_metrics, share_cut_off
 from core.text.tokenizer import Tokenizer, load_tokenizer
-from core.types import COUNTED_METRICS, Completion, Sampling, Task, Trajectory, Turn
+from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 ABORTED = "aborted"
 """Names the failure of a rollout that the backend itself broke off, and may run again."""
@@ -183,20 +183,18 @@ def read_notes(task_id: str, notes: Mapping[str, Any], reward: float | None, tur
 
 
 def summarize_notes(notes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return shares cut off, truncated and failed, failures by name, and means of the method's metrics.
+    """Return shares cut off, truncated and failed, failures by name, and the method's metrics as `average_metrics`.
 
-    Those of COUNTED_METRICS are summed. `notes` are those of `describe_rollout`; an empty one is of a rollout that
+    `notes` are those of `describe_rollout`; an empty one is of a rollout that
     never ran. Failed ones have no metrics.
     """
     done = [note["metrics"] for note in notes if note.get("status") in ("completed", "truncated")]
     failures = Counter(note.get("failure") or "never_ran" for note in notes if note.get("status", "failed") == "failed")
-    names = sorted({name for metrics in done for name in metrics})
-    totals = {name: sum(metrics.get(name, 0.0) for metrics in done) for name in names}
     cut = [note["cut_off"] for note in notes if note.get("cut_off") is not None]
     return {
         **({"cut_off": fmean(cut)} if cut else {}),
         "truncated": sum(note.get("status") == "truncated" for note in notes) / len(notes),
         "failed": failures.total() / len(notes),
         **{f"failures/{kind}": count for kind, count in failures.items()},
-        **{name: total / (1 if name in COUNTED_METRICS else len(done)) for name, total in totals.items()},
+        **average_metrics(done),
     }

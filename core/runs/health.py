@@ -14,7 +14,7 @@ from statistics import fmean, pstdev, pvariance
 from typing import Any
 
 from core.config import HealthSection
-from core.types import CALLS, FAILED_CALLS, Task, Trajectory
+from core.types import CALLS, COUNTED_METRICS, FAILED_CALLS, Task, Trajectory
 
 Metrics = Mapping[str, Any]
 APART = "train_rollout_logprob_abs_diff"
@@ -253,6 +253,20 @@ def measure_health(
         **({"task_rewards": dict(by_kind)} if every and comparable else {}),
         **({"cut_off": fmean(cut)} if cut else {}),
     }
+
+
+PARTIAL_METRICS = frozenset({"reference_kl", "answer_logprob"})
+"""Names the metrics that some rollouts have no value of, which is no 0."""
+
+
+def average_metrics(rollouts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Average each metric over all rollouts, PARTIAL_METRICS over those that have them; sum COUNTED_METRICS."""
+    averages = {}
+    for name in sorted({name for metrics in rollouts for name in metrics}):
+        values = [metrics[name] for metrics in rollouts if name in metrics]
+        count = len(values) if name in PARTIAL_METRICS else len(rollouts)
+        averages[name] = sum(values) if name in COUNTED_METRICS else sum(values) / count
+    return averages
 
 
 def describe_lengths(trajectories: Sequence[Trajectory]) -> str:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from core.config import AlgorithmSection, Recipe
@@ -32,7 +31,7 @@ from core.rollout.rows import REFERENCE_KL, count_trained_tokens, make_rows, row
 from core.rollout.runner import EmptyStepGuard, Failures, Runner, has_signal, measure_agreement, regrade_group
 from core.rollout.stream import Curriculum, TaskStream, measure_outcomes
 from core.runs.files import Record, read_jsonl
-from core.runs.health import Health, describe_lengths, describe_sign, measure_health
+from core.runs.health import Health, average_metrics, describe_lengths, describe_sign, measure_health
 from core.runs.progress import Progress, Show, show_rollout
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
@@ -42,7 +41,7 @@ from core.text.tokenizer import Tokenizer, token_bytes
 from core.train import checkpoint
 from core.train.learner import iterate_update, measure_kl, open_learners
 from core.train.trainer import TrainingError, WatchRow, finish
-from core.types import COUNTED_METRICS, POLICY, Group, Row, Sampling, Task, Trajectory
+from core.types import POLICY, Group, Row, Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -253,8 +252,6 @@ class GRPOLoop:
         self.progress.tell(f"training on {len(rows)} rows")
         stats = await self._update(rows, keep if recorded else None)
         stats |= count_overlong(batch.groups, self.recipe.algorithm)
-        if kl := [t.metrics[REFERENCE_KL] for t in _find_valid(batch.trajectories) if REFERENCE_KL in t.metrics]:
-            stats[REFERENCE_KL] = fmean(kl)  # filtered rollouts have none, which is no 0
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
         self.step += 1
@@ -269,14 +266,16 @@ class GRPOLoop:
         Raises:
             TrainingError: all rollouts failed, or all optimizer steps were skipped, in several steps in a row.
         """
-        valid, failures = _find_valid(batch.trajectories), Failures(batch.trajectories)
+        valid = [trajectory for trajectory in batch.trajectories if trajectory.status != "failed"]
+        failures = Failures(batch.trajectories)
         min_std, ahead = self.recipe.algorithm.min_group_std, self.recipe.rollout.ahead
         turns = [turn for trajectory in valid for turn in trajectory.turns]
         tokens = sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in turns)
         record = {
             "stage": "train",
             "step": self.step,
-            **_average_metrics(valid),
+            "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / max(1, len(valid)),
+            **average_metrics([trajectory.metrics for trajectory in valid]),
             **stats,
             "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
             **measure_agreement(batch.groups + batch.filtered),
@@ -333,9 +332,9 @@ class GRPOLoop:
                 await asyncio.sleep(0)
 
     async def _evaluate(self) -> bool:
-        """Log the mean reward on the held-out tasks, one rollout each; a failed rollout counts as 0.
+        """Log the mean reward on the held-out tasks, one rollout each; a failed one counts as the worst, at most as 0.
 
-        Returns whether no evaluation since the first step had a higher reward.
+        Returns whether no evaluation since the first step had a higher reward. One without a valid rollout has none.
         """
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]
@@ -348,21 +347,20 @@ class GRPOLoop:
         for learner in self.learners.values():
             learner.engine.flush_cache()
         rollouts = [group[0] for group in groups]
-        valid = _find_valid(rollouts)
+        valid = [trajectory for trajectory in rollouts if trajectory.status != "failed"]
         Failures(rollouts).tell(f"step {self.step}", self.reported_failures)
-        record = {
-            **_average_metrics(valid),
-            "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / len(tasks),
-            "failures": len(tasks) - len(valid),
-        }
+        record: Record = {**average_metrics([t.metrics for t in valid]), "failures": len(tasks) - len(valid)}
+        if rewards := [trajectory.reward or 0.0 for trajectory in valid]:
+            # Where a wrong answer costs, as ReTool's -1, a failure must not be worth more.
+            record["reward"] = (sum(rewards) + record["failures"] * min(0.0, *rewards)) / len(tasks)
         self.metrics.append({"stage": "eval", "step": self.step, **record, "seconds": time.perf_counter() - started})
         self.trackers.log(self.step, {f"eval/{name}": value for name, value in record.items()})
         if run.record_every:
             pairs = enumerate(zip(tasks, groups, strict=True))
             self.rollouts.append([record_rollout("eval", self.step, i, task, group[0]) for i, (task, group) in pairs])
         logged = read_jsonl(self.metrics.path)
-        earlier = [r["reward"] for r in logged if r["stage"] == "eval" and 0 < r["step"] < self.step]
-        return record["reward"] >= max(earlier, default=-math.inf)
+        earlier = [r["reward"] for r in logged if r["stage"] == "eval" and 0 < r["step"] < self.step and "reward" in r]
+        return "reward" in record and record["reward"] >= max(earlier, default=-math.inf)
 
     def _save(self) -> None:
         # A run that resumes here samples again what was sampled ahead and not trained.
@@ -447,19 +445,3 @@ def measure_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[
         return {}
     mean = sum(age * count for age, count in tokens.items()) / tokens.total()
     return {"staleness_mean": mean, "staleness_max": float(max(tokens))}
-
-
-def _find_valid(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    return [trajectory for trajectory in trajectories if trajectory.status != "failed"]
-
-
-def _average_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Average the reward and every metric over trajectories; sum those of COUNTED_METRICS."""
-    if not trajectories:
-        return {"reward": 0.0}
-    metrics: dict[str, float] = {}
-    for name in sorted({name for trajectory in trajectories for name in trajectory.metrics}):
-        total = sum(trajectory.metrics.get(name, 0.0) for trajectory in trajectories)
-        metrics[name] = total if name in COUNTED_METRICS else total / len(trajectories)
-    reward = sum(trajectory.reward or 0.0 for trajectory in trajectories) / len(trajectories)
-    return {"reward": reward, **metrics}

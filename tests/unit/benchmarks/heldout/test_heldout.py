@@ -135,11 +135,13 @@ async def test_a_task_without_a_score_of_its_own_scores_its_reward_beside_tasks_
     class Mixed(Echo):
         async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
             done = await super().rollout(task, roles, sampling)
-            return replace(done, metrics={**done.metrics, "official": 0.5}) if task.task_id == "t2" else done
+            own = {"official": 0.5, "answer_logprob": -0.5} if task.task_id == "t2" else {}
+            return replace(done, metrics={**done.metrics, **own})
 
     (result,) = await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Mixed(tokenizer, "green"))
     assert result.scores["official"] == [1, 1, 0.5, 1, 1, 0]
     assert result.measures["reward"] == [1.0] * 5 + [None]
+    assert result.measures["answer_logprob"] == [None, None, -0.5, None, None, None], "who has none has no 0"
 
 
 async def test_a_reward_that_is_no_score_is_refused_with_its_fix(setup):
