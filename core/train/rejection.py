@@ -19,7 +19,7 @@ from core.policy.base import Policy, Roles
 from core.rollout.method import Method
 from core.rollout.runner import Failures, Runner
 from core.rollout.stream import TaskStream
-from core.runs.files import JsonlLog
+from core.runs.files import JsonlLog, read_jsonl
 from core.runs.health import Health, measure_health
 from core.runs.progress import Progress, Show
 from core.runs.run_folder import StepLog
@@ -50,13 +50,18 @@ async def run_rejection(
     starts anew.
 
     Raises:
-        TrainingError: no rollout has score 1.
+        TrainingError: no rollout has score 1, or the run has more steps than when the model was trained.
     """
-    config, model = recipe.rejection, folder / "model"
+    config, model, path = recipe.rejection, folder / "model", folder / "rollouts.jsonl"
     assert config is not None, "check_baseline has seen to it"
     if model.is_dir():
+        if 0 < (steps := sum(1 for _ in read_jsonl(path))) < recipe.run.steps:
+            raise TrainingError(
+                f"{model} has learned from the rollouts of {steps} steps, and run.steps is {recipe.run.steps}; delete "
+                "it and its evaluations, and run this again, to train it on the rollouts of all"
+            )
         return model
-    log = JsonlLog(folder / "rollouts.jsonl")
+    log = JsonlLog(path)
     await _sample_successes(recipe, method, tokenizer, tasks, log, seed, start, roles=roles, show=show)
     sampled = log.records()[: recipe.run.steps]
     examples = [(prompt, completion) for record in sampled for prompt, completion in record["turns"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,6 +68,17 @@ async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_pa
     assert len(steps) == 2 * 2, "six turns in batches of three, twice"
     assert steps[-1]["loss"] < steps[0]["loss"]
     assert (model / "model.safetensors").is_file()
+
+
+async def test_a_model_of_fewer_steps_is_not_taken_for_that_of_a_longer_run(qwen2: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "rejection"
+    model = await reject(qwen2, folder, steps=1)
+    assert await reject(qwen2, folder, steps=1) == model
+    with pytest.raises(TrainingError, match=r"from the rollouts of 1 steps, and run\.steps is 3; delete it"):
+        await reject(qwen2, folder, steps=3)
+    shutil.rmtree(model)
+    assert await reject(qwen2, folder, steps=3) == model
+    assert [record["step"] for record in read_jsonl(folder / "rollouts.jsonl")] == [1, 2, 3]
 
 
 async def test_a_method_with_a_score_keeps_what_that_calls_right(
