@@ -155,6 +155,8 @@ class ToolOrchestraRecipe(Recipe):
         for name, model in self.toolorchestra.models.items():
             if model.role is not None and model.role not in known:
                 raise ValueError(f"toolorchestra.models.{name}.role is {model.role!r}, which is not under `roles`")
+        if self.algorithm.observation_coef and self.toolorchestra.mask_malformed:
+            raise ValueError("observation_coef learns all that is masked; set toolorchestra.mask_malformed=false")
         return self
 
 

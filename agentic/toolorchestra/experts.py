@@ -147,7 +147,8 @@ class Experts:
     """Asks the experts of one rollout and keeps their ledger.
 
     Raises:
-        RolloutError: the record maps an expert to a model that the recipe lacks or that has no price (`bad_task`).
+        RolloutError: the record maps an expert to a model that the recipe lacks, or that has no price, or no latency
+            where latencies are declared (`bad_task`).
     """
 
     def __init__(self, models: RolloutModels, task: Task):
@@ -167,6 +168,8 @@ class Experts:
             price = _record_price(pricing.get(model), config.pricing_unit, task) or config.models[model].price
             if price is None:
                 raise RolloutError("bad_task", f"{where}, which has no price; give the record a tool_pricing for it")
+            if config.latency == "declared" and config.models[model].latency_s is None:
+                raise RolloutError("bad_task", f"{where}, which declares no latency_s; set it, or latency=measured")
             self._prices[model] = price
 
     def available(self, aliases: Sequence[str]) -> list[str]:

@@ -21,10 +21,13 @@ def make_regrade(recipe: ToolOrchestraRecipe) -> Regrade:
 
 
 def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Trajectory]:
-    """Give a whole group its preference rewards; failed rollouts stay as they are and are not compared."""
-    config = recipe.toolorchestra
+    """Give a whole group its preference rewards; failed rollouts stay as they are and are not compared.
+
+    The reward of a `route` has its user's price in it already, and stays.
+    """
+    config, is_route = recipe.toolorchestra, task.metadata.get("category") == "route"
     alive = [t for t in group if t.status != "failed"]
-    if config.reward == "outcome" or recipe.reward is not None or not alive:
+    if config.reward == "outcome" or recipe.reward is not None or is_route or not alive:
         return list(group)
     rewards = preference_rewards([trajectory_features(t) for t in alive], preference_weights(config, task))
     graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))

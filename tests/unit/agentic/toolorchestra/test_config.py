@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.rollout import SPEC
+from core.config import RecipeError
 from core.policy.base import Roles
 from core.types import Task
 from tests.unit.agentic.toolorchestra.conftest import recipe
@@ -42,3 +43,10 @@ def test_seeds_records_are_priced_by_the_token(tokenizer: Any) -> None:
 def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         recipe(**changes)
+
+
+def test_a_call_that_is_masked_is_no_observation_to_learn() -> None:
+    settings = ["toolorchestra.context=append_only", "algorithm.name=echo"]
+    assert SPEC.load("tiny", settings).algorithm.observation_coef == 0.05
+    with pytest.raises(RecipeError, match=r"set toolorchestra\.mask_malformed=false"):
+        SPEC.load("tiny", [*settings, "toolorchestra.mask_malformed=true"])

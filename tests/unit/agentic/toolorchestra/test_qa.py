@@ -91,6 +91,13 @@ async def test_a_record_that_cannot_be_used_fails_by_name(tell: Tell, metadata: 
     assert caught.value.kind == "bad_task"
 
 
+async def test_a_model_without_a_latency_is_no_fast_one_where_latencies_are_declared(tell: Tell) -> None:
+    models = {"clever": {"url": "http://127.0.0.1:9", "price": {"input": 1, "output": 1}}}
+    options = {"models": models, "model_mapping": {"answer-1": "clever"}}
+    with pytest.raises(RolloutError, match="is 'clever', which declares no latency_s"):
+        await tell([call("answer", model="answer-1")], QUESTION, **options)
+
+
 async def test_a_malformed_call_is_shown_counted_and_masked(tell: Tell) -> None:
     texts = ["I would search.", call("serch", model="search-1"), call("answer", model="answer-1")]
     story = await tell(texts)
@@ -215,7 +222,7 @@ async def test_nothing_from_outside_is_read_as_a_special_token(tell: Tell, servi
 
 async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
     frozen = script_policy(tokenizer, ["42"])
-    models = {"clever": {"role": "frozen", "price": {"input": 1e6, "output": 0}}}
+    models = {"clever": {"role": "frozen", "price": {"input": 1e6, "output": 0}, "latency_s": 1}}
     changes = {"models": models, "model_mapping": {"answer-1": "clever"}, "tools": {"answer": ["answer-1"]}}
     story = await tell([call("answer", model="answer-1")], roles={"frozen": frozen}, experts=[], **changes)
     assert story.trajectory.reward == 1.0
@@ -225,7 +232,7 @@ async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
 
 
 async def test_models_that_are_sampled_follow_the_rollouts_seed(tell: Tell, tokenizer: Any) -> None:
-    model = {"role": "frozen", "price": {"input": 0, "output": 0}, "temperature": 0.7}
+    model = {"role": "frozen", "price": {"input": 0, "output": 0}, "latency_s": 1, "temperature": 0.7}
     changes = {"models": {"cheap": model}, "model_mapping": {"answer-1": "cheap"}, "tools": {"answer": ["answer-1"]}}
     texts = [call("answer", model="answer-1")]
     seeds = []
@@ -303,5 +310,7 @@ def test_regrade_follows_the_records_preferences() -> None:
     assert [t.reward for t in regrade(recipe(), likes_b, group)] == [0.0, 1.0, 0.0, None]
     assert [t.reward for t in regrade(recipe(), Task("q", "?", ("x",)), group)] == [1.0, 1.0, 0.0, None]
     assert regrade(recipe(reward="outcome"), cheap, group) == group
+    route, priced = Task("q", "?", ("x",), metadata={"category": "route"}), [replace(group[1], reward=0.9), *group[2:]]
+    assert regrade(recipe(), route, priced) == priced
     broken = Task("q", "?", ("x",), metadata={"pref_vec": [1]})
     assert regrade(recipe(), broken, group[3:]) == group[3:]
