@@ -27,7 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,9 @@ def make_task(row: Mapping[str, Any], repositories: Path, checkouts: Path) -> Ta
     Raises:
         DataError: the row has no places to find, or git failed.
     """
-    if lacking := [field for field in ("instance_id", "repo", "problem_statement", "patch") if not row.get(field)]:
-        raise DataError(f"a row has no {lacking[0]}; it needs instance_id, repo, base_commit, problem_statement, patch")
+    needed = "instance_id", "repo", "problem_statement", "patch"
+    if lacking := [field for field in needed if not str(row.get(field) or "").strip()]:
+        raise DataError(f"{row.get('instance_id')} has no {lacking[0]}; it needs {', '.join(needed)}, base_commit")
     name, repo = str(row["instance_id"]), str(row["repo"])
     clone, folder = repositories / repo.replace("/", "__"), (checkouts / name).resolve()
     commit = row.get("base_commit") or "HEAD"
@@ -142,22 +143,17 @@ def run_git(folder: Path, *words: str, stdin: bytes = b"") -> bytes:
     return subprocess.run(command, input=stdin, check=True, capture_output=True, env=environment).stdout
 
 
-def read_rows(path: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a data set; one without an issue is left out, as in the released code."""
-    return (row for _, row in read_records(path) if str(row.get("problem_statement") or "").strip())
-
-
 @show_errors(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     tasks, refused = list[Task](), list[str]()
-    for row in read_rows(options.rows):
+    for _, row in read_records(options.rows):
         try:
             tasks.append(make_task(row, options.repositories, options.checkouts))
         except DataError as error:
             refused.append(str(error))
     if not tasks:
-        raise DataError(f"{options.rows}: gives no record; {refused[0] if refused else 'no row has an issue'}")
+        raise DataError(f"{options.rows}: gives no record; {refused[0]}")
     write_jsonl(options.out, tasks)
     print(*(f"note: left out {line}\n" for line in refused), sep="", end="", file=sys.stderr)
     print(f"{options.out}: {len(tasks)} tasks, {len(refused)} rows left out")

@@ -23,6 +23,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,6 +224,9 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     read = convert_records(records, name, require_context=False, short_answers=False)
     tasks = [_check_task(chosen, task, origin) for task in read]
     _check_rows(origin, len(tasks), rows or chosen.rows)
+    if dropped := tasks.count(None):
+        why = chosen.check.__name__.replace("_", " ")
+        print(f"note: {origin}: {dropped:,} of {len(tasks):,} records are left out ({why})", file=sys.stderr)
     parts: dict[str, list[Task]] = {file: [] for file in (chosen.file, chosen.held_out) if file}
     for task in filter(None, tasks):
         held_out = draw_split(task.question) == "eval" and chosen.held_out

@@ -103,13 +103,14 @@ def test_frames_is_read_in_both_its_formats(tmp_path: Path) -> None:
         assert (task.metadata.get("kind"), "category" in task.metadata) == (kind, False)
 
 
-def test_hle_is_written_without_its_pictures(tmp_path: Path) -> None:
+def test_hle_is_written_without_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = {"question": "Why?", "answer": "B", "answer_type": "multipleChoice", "category": "Math"}
     records = [{**record, "id": "a", "image": ""}, {**record, "id": "b", "image": "data:image/png;base64,xx"}]
     (path,) = prepare("hle", tmp_path / "data", write(tmp_path / "hle.jsonl", records), rows=2)
     (task,) = read_tasks(path, require_context=False)
     assert (task.task_id, task.answers) == ("a", ("B",))
     assert task.metadata == {"kind": "Math", "answer_type": "multipleChoice", "image": False}
+    assert capsys.readouterr().err.endswith("hle.jsonl: 1 of 2 records are left out (drop pictures)\n")
 
 
 def orchestration(i: int) -> dict[str, object]:

@@ -147,7 +147,8 @@ def test_the_places_of_a_released_row_are_taken_as_they_are(tmp_path: Path, hist
     [
         ({"base": "f" * 40}, "archive"),
         ({"patch": "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n"}, "No such file"),
-        ({"patch": ""}, "has no patch"),
+        ({"patch": ""}, "a-1 has no patch"),
+        ({"problem_statement": " "}, "a-1 has no problem_statement"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(
