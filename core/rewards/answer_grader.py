@@ -101,20 +101,20 @@ def is_same_answer(answer: str, label: str) -> bool:
     return is_same_text(answer, label) if found is None or wanted is None else is_same_number(found, wanted)
 
 
-_MARKS = re.compile(r"\d|[+*/^%=<>$€£#]|\.(?=\d)|(?<!\w)-(?=\S)|-(?=\d)")
-"""Matches what normalising removes although a number or a formula needs it: signs, points, operators, units."""
+_MARKS = re.compile(r"\d|[+*/^%=<>$€£#]|\.(?=\d)|(?<!\w)-(?=\S)|-(?=\d)|(?<![^\s(\[{\"'*])a\b(?=\W*\Z)")
+"""Matches what normalising removes although it is needed: signs, points, operators, units, an A at the end."""
 
 
 def is_same_text(answer: str, label: str) -> bool:
-    """Return whether both are equal once normalised, with something left: "the" normalises to nothing, and so does "+".
+    """Return whether both are equal once normalised, with something left: "the" normalises to nothing.
 
-    Normalising must not have removed what distinguishes -28 from 28, or 1.5 from 15.
+    Normalising must not have removed what distinguishes -28 from 28, 1.5 from 15, or vitamin A from a vitamin.
     """
     answer, label = (unwrap(fold_text(text)).casefold() for text in (answer, label))
-    plain = normalize_answer(label)
-    if not plain or answer == label:
+    plain, marks = normalize_answer(label), _find_marks(label)
+    if answer == label or not (plain or marks):
         return bool(label) and answer == label
-    return normalize_answer(answer) == plain and _find_marks(answer) == _find_marks(label)
+    return normalize_answer(answer) == plain and _find_marks(answer) == marks
 
 
 def _find_marks(text: str) -> str:
