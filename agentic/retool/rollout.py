@@ -136,7 +136,6 @@ class ReTool(Method):
                 "official": float(grade.correct),
                 "turns": len(turns),
                 f"{CALLS}interpreter": len(runs),
-                "program_errors": len(runs) - statuses["ok"],
                 FAILED_CALLS: len(runs) - statuses["ok"],
                 "answer_boxed": float("\\boxed" in answer),
                 f"end_{end}": 1.0,

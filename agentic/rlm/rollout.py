@@ -181,7 +181,6 @@ def make_trajectory(
 ) -> Trajectory:
     """Return the trajectory, whose reward is 1 if `answer`, FINAL's value or a reply with a box, is right."""
     subcalls = sum(turn.role == "subcall" for turn in turns)
-    failed = sum(outcome.failed for _, outcome in ran)
     return Trajectory(
         task_id=task.task_id,
         turns=tuple(turns),
@@ -191,8 +190,7 @@ def make_trajectory(
             "turns": len(turns) - subcalls,
             f"{CALLS}interpreter": len(ran),
             f"{CALLS}subcall": subcalls,
-            "program_errors": failed,
-            FAILED_CALLS: failed,
+            FAILED_CALLS: sum(outcome.failed for _, outcome in ran),
             "answered": float(end in ("answered", "final")),
             f"end_{end}": 1.0,
         },

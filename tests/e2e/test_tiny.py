@@ -91,14 +91,14 @@ EXPECTED = {
     "retool": Expected(
         options="--by words",
         variants="no-code random-code best-constant",
-        logged="turns calls_interpreter program_errors answer_boxed official",
+        logged="turns calls_interpreter failed_calls answer_boxed official",
         measures={("random-code", "calls_interpreter"): 1.0, ("no-code", "calls_interpreter"): 0.0},
     ),
     "rlm": Expected(
         settings={"warm_start.lookup_steps": 1},
         variants="aimless best-constant split-and-ask",
-        logged="turns calls_interpreter calls_subcall program_errors answered",
-        measures={("split-and-ask", "calls_interpreter"): 1.0, ("aimless", "program_errors"): 0.0},
+        logged="turns calls_interpreter calls_subcall failed_calls answered",
+        measures={("split-and-ask", "calls_interpreter"): 1.0, ("aimless", "failed_calls"): 0.0},
     ),
     "search_r1": Expected(
         options="--by searches",

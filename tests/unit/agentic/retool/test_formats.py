@@ -118,7 +118,7 @@ async def test_each_call_is_answered_and_a_broken_one_is_told(isolation: None) -
     assert shown[0].count("<tool_response>") == 2
     assert shown[0].index("\n2\n") < shown[0].index("\n4\n")
     assert "error: python needs the argument code" in shown[1]
-    assert (trajectory.metrics["calls_interpreter"], trajectory.metrics["program_errors"]) == (3, 1)
+    assert (trajectory.metrics["calls_interpreter"], trajectory.metrics["failed_calls"]) == (3, 1)
 
 
 async def test_a_call_that_was_read_without_its_end_is_counted(isolation: None) -> None:

@@ -37,7 +37,7 @@ async def test_a_program_is_run_and_its_output_is_in_the_next_prompt(play: Any, 
     assert tokenizer.decode(second.prompt_ids[len(first.prompt_ids) :]) == PROGRAM + shown("42")
     assert trajectory.log["programs"] == [{"program": "6 * 7", "status": "ok", "output": "42"}]
     metrics = trajectory.metrics
-    assert (metrics["turns"], metrics["calls_interpreter"], metrics["program_errors"]) == (2, 1, 0)
+    assert (metrics["turns"], metrics["calls_interpreter"], metrics["failed_calls"]) == (2, 1, 0)
     assert len({call.session for call in policy.calls}) == 1
     assert len({call.sampling.seed for call in policy.calls}) == 2
 
@@ -71,7 +71,7 @@ async def test_a_program_that_fails_or_writes_too_much_is_told_and_the_rollout_g
         ("ZeroDivisionError", "4001 bytes left out", "no program to run", "printed nothing"), ran, strict=True
     ):
         assert words in output
-    assert trajectory.metrics["program_errors"] == 2
+    assert trajectory.metrics["failed_calls"] == 2
 
 
 async def test_limits_end_a_rollout_as_truncated(play: Any) -> None:

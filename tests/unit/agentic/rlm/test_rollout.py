@@ -113,7 +113,7 @@ async def test_a_program_that_the_sandbox_stops_leaves_nothing_behind(play: Any)
     outputs = [each["output"] for each in trajectory.log["programs"]]
     gone = "The program ended with timeout. Its variables are gone."
     assert outputs == ["The program printed nothing.", gone, f"5 {REFUSAL}"]
-    assert trajectory.metrics["program_errors"] == 1
+    assert trajectory.metrics["failed_calls"] == 1
 
 
 @pytest.mark.parametrize(

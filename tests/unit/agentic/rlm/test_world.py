@@ -67,7 +67,7 @@ async def test_the_right_programs_answer_in_the_sandbox_and_baselines_are_scored
         method = make(recipe, tokenizer)
         runs = [await method.rollout(task, Roles({}), Sampling(seed=0)) for task in tasks]
         scores[name] = sum(run.reward or 0.0 for run in runs) / len(runs)
-        assert all(run.metrics["program_errors"] == 0 for run in runs)
+        assert all(run.metrics["failed_calls"] == 0 for run in runs)
         if name == "best-constant":
             assert len({ran["program"] for run in runs for ran in run.log["programs"]}) == 1
         await method.close()
