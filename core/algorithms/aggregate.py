@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Protocol, get_args
+from typing import Protocol
 
 from core.types import LossAgg
-
-LOSS_AGGS: tuple[str, ...] = get_args(LossAgg)
 
 
 class WeighedRow(Protocol):

@@ -56,9 +56,9 @@ class GRPOConfig(Section):
     @model_validator(mode="after")
     def _bounds_hold_a_ratio_of_one(self) -> Self:
         if self.tis is not None and not self.tis[0] <= 1 <= self.tis[1]:
-            raise ValueError(
-                f"tis is {self.tis!r}; it must be (low, high) with 0 <= low <= 1 <= high, or None for no correction"
-            )
+            raise ValueError(f"tis is {self.tis!r}; it must be (low, high) with 0 <= low <= 1 <= high, or null")
+        if self.tis is None and self.tis_mode != "clamp":
+            raise ValueError(f"tis_mode={self.tis_mode} has no place without tis; set algorithm.tis to its bounds")
         return self
 
     @model_validator(mode="after")

@@ -23,8 +23,6 @@ has a wrong sign; a `guarded` one begins with an answer for no records, and an `
 task has."""
 
 WORKDIR = "/testbed"
-SHIPPED: Mapping[Split, int] = {"train": 120, "dev": 20, "test": 60}
-"""Counts the tasks that the project ships, as seeds: task i of a split is drawn from its own seed."""
 
 DRAWS, VISIBLE, HIDDEN = 40, 4, 10
 

@@ -10,13 +10,13 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from agentic.memagent.rollout import SPEC
-from core.algorithms.aggregate import LOSS_AGGS, row_scales
+from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import grpo_loss
 from core.backends.slime import flags
 from core.backends.slime.bridge import SlimeBridge
@@ -24,7 +24,7 @@ from core.backends.slime.log import summarize
 from core.backends.slime.samples import group_samples, read_task
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
-from core.types import Row
+from core.types import LossAgg, Row
 from tests.contract.backends.batch import Batch, Tape, assert_ours, our_rows, play_again
 from tests.contract.backends.case import Case
 from tests.contract.backends.conftest import CASES, Arguments
@@ -220,7 +220,7 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
 
 @pytest.mark.parametrize(
     ("case", "unit", "steps", "loss"),
-    [("memagent", unit, steps, {}) for unit in LOSS_AGGS for steps in (1, 2)]
+    [("memagent", unit, steps, {}) for unit in get_args(LossAgg) for steps in (1, 2)]
     + [(name, None, 1, {}) for name in CASES if name != "memagent"]
     + [("search_r1", "rollout", 2, {"loss_mode": "gspo"})]
     + [("search_r1", "token", 2, {"loss_mode": "cispo", "clip_ratio_c": None, "clip_ratio_low": 1.0})]

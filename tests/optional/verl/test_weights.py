@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from core.algorithms.aggregate import LOSS_AGGS, row_scales
+from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import grpo_loss
 from core.rollout.rows import rows_from_groups
-from core.types import Completion, Row, Trajectory, Turn
+from core.types import Completion, LossAgg, Row, Trajectory, Turn
 from tests.optional.verl.conftest import GROUP, RANKS
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
@@ -67,7 +67,7 @@ def nest_values(values: list[dict[str, torch.Tensor]], name: str) -> torch.Tenso
 @pytest.mark.parametrize(
     ("loss_agg", "steps", "algorithm_of"),
     [
-        *((loss_agg, steps, {}) for loss_agg in LOSS_AGGS for steps in (1, 3)),
+        *((loss_agg, steps, {}) for loss_agg in get_args(LossAgg) for steps in (1, 3)),
         ("rollout", 1, {"loss_mode": "gspo"}),
         ("token", 3, {"loss_mode": "cispo", "clip_ratio_low": 1.0}),
         ("token", 1, {"loss_mode": "dppo_tv", "clip_ratio_c": 10.0, "tis": None}),

@@ -216,8 +216,9 @@ def test_settings_that_a_loss_does_not_use_are_refused(settings: dict[str, Any],
         ("tis", (2.0, 0.5)),
         ("tis", (0.2, 0.28)),
         ("tis_mode", "truncate"),
+        ("tis_mode", "mask"),
     ],
 )
 def test_bad_configuration_names_its_field(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"\n{field}(\.\d)?\n|{field} is "):
+    with pytest.raises(ValueError, match=rf"\n{field}(\.\d)?\n|{field}(=mask has no place without tis| is )"):
         GRPOConfig(**{field: value})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from core.algorithms.aggregate import LOSS_AGGS, row_scales
+from core.algorithms.aggregate import row_scales
 from core.backends.slime.rows import make_train_data, post_process_rewards
 from core.backends.slime.samples import fan_out
 from core.config import AlgorithmSection
@@ -49,7 +49,7 @@ def test_groups_may_come_in_any_order(samples: list[Sample]) -> None:
     assert make_train_data(mixed, AlgorithmSection(name="grpo"), rollouts_per_step=12) == together
 
 
-@pytest.mark.parametrize("unit", LOSS_AGGS)
+@pytest.mark.parametrize("unit", get_args(LossAgg))
 @pytest.mark.parametrize("rollouts_per_step", [4, 12])
 def test_slimes_factors_are_ours(samples: list[Sample], unit: LossAgg, rollouts_per_step: int) -> None:
     """Each step of `rollouts_per_step` rollouts by itself; the third of three has no gradient at all."""
