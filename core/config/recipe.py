@@ -19,7 +19,7 @@ from pydantic import (
 
 from core.algorithms.coefficients import BATCH_ESTIMATORS, TURN_ESTIMATORS, WITHOUT_MEAN, GRPOConfig
 from core.config.clusters import SlimeSection, VerlSection
-from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
+from core.options import EMBEDDED_ONLY, FUNCTION, Device, Section, Share
 from core.types import POLICY, AdvEstimator, LossAgg, RowUnit
 
 LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -262,7 +262,6 @@ class InferenceSection(Section):
 class SupervisedSection(Section):
     """Describes supervised training on demonstrations."""
 
-    seed: int = 0
     steps: NonNegativeInt = 800
     """Counts the steps on demonstrations."""
     batch_size: PositiveInt = 32
@@ -299,7 +298,6 @@ class RejectionSection(Section):
 
     lr: NonNegativeFloat
     lr_warmup_steps: NonNegativeInt = 20
-    epochs: PositiveInt = 1
     batch_size: PositiveInt = 32
     """Counts the turns of one step."""
 
@@ -337,19 +335,6 @@ class HealthSection(Section):
     that fell are told at once."""
     end_after: PositiveInt = 3
     """Ends the run after so many steps in a row of which all was skipped, or all rollouts failed."""
-    failed_share: Probability = 0.25
-    """Bounds the share of failed rollouts of a step."""
-    cut_off: Share = 0.95
-    """Warns where so large a share of the replies runs to its limit."""
-    cut_off_rise: Share = 0.5
-    """Bounds how far the share of replies that are cut off may rise above its least."""
-    reward_drop: PositiveFloat = 0.2
-    """Bounds how far the mean reward of the last 16 tasks, or of those of one `metadata.kind`, may fall below the best
-    such mean, beyond what chance does."""
-    min_entropy: NonNegativeFloat = 0.003
-    """Warns of an entropy below this, in nats a token."""
-    logprob_diff: PositiveFloat = 0.1
-    """Bounds the mean difference between the log-probs of engine and trainer, in nats a token."""
 
 
 class ExperimentSection(Section):

@@ -1,7 +1,7 @@
 """Finds signs that a run is not well, such as rewards that are all equal: what is wrong, in words, and what may help.
 
 A sign is read from the metrics of a step, so it is the same for every backend. A sign whose metrics are missing is not
-looked for. The thresholds are the section `health` of the recipe.
+looked for. The section `health` of the recipe says how patient a run is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,16 @@ APART = "train_rollout_logprob_abs_diff"
 READ = "read rollouts (tokentrue inspect view RUN)"
 TREND_TASKS = 16
 """Counts the tasks whose mean reward is compared with the best such mean before."""
+REWARD_DROP = 0.2
+"""Bounds how far that mean may be below the best, beyond what chance does."""
+FAILED_SHARE = 0.25
+"""Bounds the share of failed rollouts of a step."""
+CUT_OFF, CUT_OFF_RISE = 0.95, 0.5
+"""Bound the share of replies that run to their limit, and how far it may rise above its least."""
+LEAST_ENTROPY = 0.003
+"""Bounds the entropy, in nats a token."""
+LOGPROB_GAP = 0.1
+"""Bounds the mean difference between the log-probs of engine and trainer, in nats a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class Sign:
     what may help. One that is not `at_once` takes `health.patience` steps in a row."""
 
     name: str
-    shows: Callable[[Metrics, HealthSection], bool]
+    shows: Callable[[Metrics], bool]
     text: str
     fix: str
     at_once: bool = False
@@ -38,7 +48,7 @@ class Sign:
 SIGNS = (
     Sign(
         "steps_skipped",
-        lambda m, bounds: m["nonfinite_steps"] > 0,
+        lambda m: m["nonfinite_steps"] > 0,
         "the gradient is not finite: the optimizer step was skipped, and no weight changed",
         "lower the learning rate (optimizer.lr, or lr of the section that trains) or raise lr_warmup_steps, and start "
         "again with --fresh",
@@ -46,7 +56,7 @@ SIGNS = (
     ),
     Sign(
         "rollouts_failed",
-        lambda m, bounds: m["failed"] > bounds.failed_share,
+        lambda m: m["failed"] > FAILED_SHARE,
         "{failed:.0%} of the rollouts failed: {named_failures}",
         "read the first error of each kind, which the log of the run shows",
         at_once=True,
@@ -54,26 +64,26 @@ SIGNS = (
     Sign(
         "rewards_equal",
         # A value head, or turns, may teach all the same.
-        lambda m, bounds: m["reward_std"] == 0 and not m.get("pg_loss"),
+        lambda m: m["reward_std"] == 0 and not m.get("pg_loss"),
         "every rollout of the step has the reward {reward:.3g}, so no weight learns from it",
         f"{READ}: is the reward function right, and has the answer the form that it wants? If all tasks are too hard, "
         "take easier ones or a stronger model; if all are solved, the run is done",
     ),
     Sign(
         "no_signal",
-        lambda m, bounds: m["groups_with_signal"] == 0 < m["reward_std"] and not m.get("pg_loss"),
+        lambda m: m["groups_with_signal"] == 0 < m["reward_std"] and not m.get("pg_loss"),
         "in no group do the rewards differ, so no weight learns from them",
         "take tasks that are solved sometimes, or raise rollout.group_size or rollout.temperature",
     ),
     Sign(
         "no_gradient",
-        lambda m, bounds: m["grad_norm"] == 0 < m["groups_with_signal"],
+        lambda m: m["grad_norm"] == 0 < m["groups_with_signal"],
         "the rewards differ, and yet the gradient is 0",
         "start again with --fresh and a lower optimizer.lr: such a model says the same whatever it is asked",
     ),
     Sign(
         "reward_fell",
-        lambda m, bounds: m["fallen"] != "",
+        lambda m: m["fallen"] != "",
         "the mean reward {fallen}",
         f"{READ} of then and now: does the reward of these tasks say the opposite of what it should? If not, lower "
         "optimizer.lr",
@@ -81,33 +91,33 @@ SIGNS = (
     ),
     Sign(
         "replies_cut",
-        lambda m, bounds: m["cut_off"] >= bounds.cut_off,
+        lambda m: m["cut_off"] >= CUT_OFF,
         "{cut_off:.0%} of the replies run to their limit without an end token",
         "see that the chat template ends a reply with a token at which the model stops (eos_token_id); if it does, "
         "raise the method's limit of new tokens",
     ),
     Sign(
         "more_cut",
-        lambda m, bounds: m["cut_off"] - m["least_cut_off"] > bounds.cut_off_rise,
+        lambda m: m["cut_off"] - m["least_cut_off"] > CUT_OFF_RISE,
         "{cut_off:.0%} of the replies are cut off at their limit, and {least_cut_off:.0%} were",
         "raise the method's limit of new tokens, or lower optimizer.lr",
     ),
     Sign(
         "entropy_gone",
-        lambda m, bounds: m["entropy_loss"] < bounds.min_entropy,
+        lambda m: m["entropy_loss"] < LEAST_ENTROPY,
         "the entropy is {entropy_loss:.2g} nats a token: the rollouts of a task are nearly the same",
         "lower optimizer.lr, or raise algorithm.entropy_coef, algorithm.kl_loss_coef or rollout.temperature",
     ),
     Sign(
         "engine_apart",
-        lambda m, bounds: m[APART] > bounds.logprob_diff,
+        lambda m: m[APART] > LOGPROB_GAP,
         f"the log-probs of engine and trainer differ by {{{APART}:.2g}} nats a token",
         "run tokentrue inspect drift RUN: the engine may have old weights, or the loss mask may cover what was not "
         "sampled. With rollout.ahead, lower that",
     ),
     Sign(
         "nothing_observed",
-        lambda m, bounds: m["observation_loss"] == 0,
+        lambda m: m["observation_loss"] == 0,
         "algorithm.observation_coef teaches nothing: no row has a token between its turns",
         "see that turns go into one row (algorithm.rows), or set it to 0",
     ),
@@ -120,14 +130,14 @@ SIGNS = (
     ),
     Sign(
         "tools_unused",
-        lambda m, bounds: m["calls"] == 0,
+        lambda m: m["calls"] == 0,
         "no rollout called a tool; offered are {tools}",
         f"{READ}: does the model write its calls in another form than the prompt asks for? Explain that form, or train "
         "a warm start",
     ),
     Sign(
         "tools_failed",
-        lambda m, bounds: m[FAILED_CALLS] >= m["calls"] > 0,
+        lambda m: m[FAILED_CALLS] >= m["calls"] > 0,
         "every call of a tool failed",
         f"{READ}: what do the tools say? Try one by hand",
     ),
@@ -143,8 +153,8 @@ class Health:
     `active` maps each sign of the last step to what is wrong. `trained` says whether any step changed a weight.
     """
 
-    def __init__(self, bounds: HealthSection):
-        self.bounds = bounds
+    def __init__(self, settings: HealthSection):
+        self.settings = settings
         self.active: dict[str, str] = {}
         self.trained = False
         self._streaks: Counter[str] = Counter()
@@ -160,9 +170,9 @@ class Health:
         before, self.active = self.active, {}
         for sign in SIGNS:
             try:
-                shown = sign.shows(known, self.bounds)
+                shown = sign.shows(known)
                 self._streaks[sign.name] = self._streaks[sign.name] + 1 if shown else 0
-                if shown and (sign.at_once or self._streaks[sign.name] >= self.bounds.patience):
+                if shown and (sign.at_once or self._streaks[sign.name] >= self.settings.patience):
                     self.active[sign.name] = sign.text.format_map(known)
             except KeyError:  # the step does not tell, such as of the entropy where no row was trained
                 self.active |= {name: text for name, text in before.items() if name == sign.name}
@@ -174,7 +184,7 @@ class Health:
 
     def find_end(self) -> str | None:
         """Say why it is pointless to go on; None where it is not."""
-        if (steps := self._streaks["all_skipped"]) < self.bounds.end_after:
+        if (steps := self._streaks["all_skipped"]) < self.settings.end_after:
             return None
         return f"{steps} steps in a row were skipped, for their gradients are not finite. Try: {FIXES['steps_skipped']}"
 
@@ -217,7 +227,7 @@ class Health:
         # Four standard errors of the difference of two means: the best of many is high by chance, too.
         self._spreads[kind] += [pvariance(earlier), pvariance(now)]
         chance = 4 * math.sqrt(2 * fmean(self._spreads[kind]) / size)
-        if best - fmean(now) <= self.bounds.reward_drop + chance:
+        if best - fmean(now) <= REWARD_DROP + chance:
             return ""
         tasks_named = f"the tasks of kind {kind!r}" if kind else "all tasks"
         return f"of {tasks_named} fell from {best:.2f} to {fmean(now):.2f}"

@@ -68,7 +68,7 @@ async def run_rejection(
     log.close()
     if not examples:
         raise TrainingError(f"{log.path}: no rollout of the start model has score 1, so there is nothing to train on")
-    steps = config.epochs * -(-len(examples) // config.batch_size)
+    steps = -(-len(examples) // config.batch_size)
     batches = _draw_batches(examples, config, seed)
     metrics = StepLog(folder / "metrics.jsonl")
     label = f"seed {seed} rejection, training"
@@ -146,8 +146,7 @@ def find_score(recipe: Recipe, trajectory: Trajectory) -> float | None:
 
 
 def _draw_batches(examples: Sequence[Example], config: RejectionSection, seed: int) -> Iterator[list[Example]]:
-    """Yield every example once in each epoch, in an order that follows from the seed."""
-    for epoch in range(config.epochs):
-        order = list(examples)
-        Random(f"{seed}-{epoch}").shuffle(order)
-        yield from (order[i : i + config.batch_size] for i in range(0, len(order), config.batch_size))
+    """Yield every example once, in an order that follows from the seed."""
+    order = list(examples)
+    Random(f"{seed}-0").shuffle(order)
+    yield from (order[i : i + config.batch_size] for i in range(0, len(order), config.batch_size))
