@@ -33,6 +33,14 @@ inline void store(float value, bfloat16* place) {
     place->bits = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);  // to the nearest, ties to even
 }
 
+// Returns `count` values in float32: where they lie, or copied to `place`.
+inline const float* read_floats(const float* x, float*, int64_t) { return x; }
+
+inline const float* read_floats(const bfloat16* x, float* place, int64_t count) {
+    for (int64_t i = 0; i < count; i++) place[i] = to_float(x[i]);
+    return place;
+}
+
 struct Shape {
     int64_t sequences, kv_heads, group, head_dim, table_width, page_size, threads;
 };
@@ -66,7 +74,6 @@ void attend(const T* query, const T* keys, const T* values, const int32_t* table
 #pragma omp parallel num_threads(shape.threads)
     {
         std::vector<float> scores, queries(heads * D), sums(heads * D), row(D);
-        float* x = row.data();
 #pragma omp for schedule(dynamic)
         for (int64_t part = 0; part < shape.sequences * parts; part++) {
             const int64_t n = part / parts, first_value = part % parts * kv_heads * D;
@@ -77,7 +84,7 @@ void attend(const T* query, const T* keys, const T* values, const int32_t* table
             for_each_token(keys, pages, length, shape.page_size, width, [&](int64_t s, const T* key) {
                 key += first_value;
                 for (int64_t k = 0; k < kv_heads; k++, key += D) {
-                    for (int64_t d = 0; d < D; d++) x[d] = to_float(key[d]);
+                    const float* x = read_floats(key, row.data(), D);
                     for (int64_t h = k * G; h < (k + 1) * G; h++) {
                         const float* q = queries.data() + h * D;
                         float sum = 0;
@@ -98,10 +105,10 @@ void attend(const T* query, const T* keys, const T* values, const int32_t* table
             for_each_token(values, pages, length, shape.page_size, width, [&](int64_t s, const T* value) {
                 value += first_value;
                 for (int64_t k = 0; k < kv_heads; k++, value += D) {
-                    for (int64_t d = 0; d < D; d++) x[d] = to_float(value[d]);
+                    const float* __restrict x = read_floats(value, row.data(), D);
                     for (int64_t h = k * G; h < (k + 1) * G; h++) {
                         const float share = scores[h * length + s];
-                        float* sum = sums.data() + h * D;
+                        float* __restrict sum = sums.data() + h * D;
                         for (int64_t d = 0; d < D; d++) sum[d] += share * x[d];
                     }
                 }

@@ -238,9 +238,10 @@ def select(x_T: Tensor, keep_R: Tensor | None) -> Tensor:
 
 
 def _rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    # Hugging Face's layout: coordinate d of the first half of a head rotates with coordinate d of the second half.
+    # Hugging Face's layout: coordinate d of the first half of a head rotates with coordinate d of the second half. The
+    # first half of the sines has their sign turned.
     first, second = x_THD.chunk(2, dim=-1)
-    return x_THD * cos_TD[:, None] + torch.cat((-second, first), dim=-1) * sin_TD[:, None]
+    return x_THD * cos_TD[:, None] + torch.cat((second, first), dim=-1) * sin_TD[:, None]
 
 
 class MLP(nn.Module):
@@ -353,9 +354,9 @@ class CausalLM(nn.Module):
             self.inv_freq = self.inv_freq.to(ids_T.device)
         x_TC = self.model.embed_tokens(ids_T)
         # One angle per pair of coordinates; both halves of a head use the same D / 2 angles.
-        angles_TD = (positions_T[:, None].float() * self.inv_freq).repeat(1, 2)
-        scale = self.config.rope_scale
-        rotation = (angles_TD.cos() * scale).to(x_TC.dtype), (angles_TD.sin() * scale).to(x_TC.dtype)
+        angles_TD = positions_T[:, None].float() * self.inv_freq
+        cos_TD, sin_TD = angles_TD.cos() * self.config.rope_scale, angles_TD.sin() * self.config.rope_scale
+        rotation = cos_TD.repeat(1, 2).to(x_TC.dtype), torch.cat((-sin_TD, sin_TD), dim=1).to(x_TC.dtype)
         compiled = self.compiled and (torch.is_grad_enabled() or x_TC.device.type == "cuda")
         last = len(self.model.layers) - 1
         for number, layer in enumerate(self.model.layers):
