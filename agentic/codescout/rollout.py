@@ -113,8 +113,8 @@ class CodeScout(Method):
         """Let the policy search until it answers or meets a limit, and reward the answer.
 
         Raises:
-            RolloutError: the record is broken (`bad_task`), or no sandbox can be had (`workspace`): this says nothing
-                about the policy.
+            RolloutError: the record is broken (`bad_task`), its issue leaves no room (`overlong_question`), or no
+                sandbox can be had (`workspace`): this says nothing about the policy.
         """
         try:
             search = read_task(task)
@@ -171,6 +171,8 @@ class CodeScout(Method):
         chat = Conversation(policy, self.renderer, turns, self.open(search), [tool.to_openai() for tool in TOOLS])
         while len(turns.recorded) < config.max_turns:
             if chat.count_tokens() + config.max_tokens > config.context_tokens:
+                if not turns.recorded:
+                    raise RolloutError("overlong_question", "the issue leaves no room in codescout.context_tokens")
                 return "context_limit", None
             completion = await chat.ask("act", config.max_tokens)
             if completion.finish_reason == "length":

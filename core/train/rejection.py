@@ -57,8 +57,7 @@ async def run_rejection(
     if model.is_dir():
         if 0 < (steps := sum(1 for _ in read_jsonl(path))) < recipe.run.steps:
             raise TrainingError(
-                f"{model} has learned from the rollouts of {steps} steps, and run.steps is {recipe.run.steps}; delete "
-                "it and its evaluations, and run this again, to train it on the rollouts of all"
+                f"{model} is of {steps} steps; for run.steps={recipe.run.steps}, delete it and its evaluations"
             )
         return model
     log = JsonlLog(path)

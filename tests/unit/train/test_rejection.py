@@ -74,7 +74,7 @@ async def test_a_model_of_fewer_steps_is_not_taken_for_that_of_a_longer_run(qwen
     folder = tmp_path / "rejection"
     model = await reject(qwen2, folder, steps=1)
     assert await reject(qwen2, folder, steps=1) == model
-    with pytest.raises(TrainingError, match=r"from the rollouts of 1 steps, and run\.steps is 3; delete it"):
+    with pytest.raises(TrainingError, match=r"of 1 steps; for run\.steps=3, delete it"):
         await reject(qwen2, folder, steps=3)
     shutil.rmtree(model)
     assert await reject(qwen2, folder, steps=3) == model

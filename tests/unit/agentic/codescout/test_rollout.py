@@ -83,6 +83,11 @@ async def test_what_is_no_single_last_answer_earns_nothing(
     assert (trajectory.log["end"], trajectory.status, trajectory.reward) == (end, status, 0.0)
 
 
+async def test_an_issue_that_leaves_no_room_is_no_wrong_answer(isolation: None, tokenizer: Any) -> None:
+    with pytest.raises(RolloutError, match=r"no room in codescout\.context_tokens"):
+        await play(make(tokenizer, "codescout.context_tokens=120"), [RIGHT])
+
+
 async def test_calls_run_together_and_errors_are_told(isolation: None, tokenizer: Any) -> None:
     method = make(tokenizer, "codescout.max_calls=3", "codescout.max_turns=4")
     found, lost, fourth = map(write_search, ("cat readme.md; exit 3", "ls nowhere", "touch four"))
