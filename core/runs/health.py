@@ -123,7 +123,7 @@ SIGNS = (
     ),
     Sign(
         "policy_untaught",
-        lambda m, bounds: m["untaught"] != "",
+        lambda m: m["untaught"] != "",
         "no turn of {untaught} is trained, though the recipe says so: its weights stay as they were",
         "see that the method trains the turns of that role (the key `trained` in the method's section), or freeze it: "
         "roles.NAME=model:PATH. Through the gateway `policy` alone is trained",
