@@ -86,7 +86,7 @@ def draw_gold_batches(
 
     def draw(config: SupervisedSection, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Gold]]:
         method, tasks = MemAgent(recipe.memagent, tokenizer), read_tasks(recipe.data.train, require_context=True)
-        rng, size = Random(0), config.batch_size
+        rng, size = Random(config.seed), config.batch_size
         turns: list[Gold] = []
         while True:
             for task in rng.sample(tasks, len(tasks)):

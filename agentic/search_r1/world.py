@@ -224,7 +224,7 @@ def demonstrate(
 
 def draw_supervised(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield batches of right searches and answers on new questions. Passages are made up."""
-    rng = Random(0)
+    rng = Random(config.seed)
     turns = demonstrate(lambda rng, prompt: write_right_turn(prompt), rng, recipe, tokenizer)
     return draw_batches(rng, turns, config.batch_size)
 

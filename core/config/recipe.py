@@ -262,6 +262,7 @@ class InferenceSection(Section):
 class SupervisedSection(Section):
     """Describes supervised training on demonstrations."""
 
+    seed: int = 0
     steps: NonNegativeInt = 800
     """Counts the steps on demonstrations."""
     batch_size: PositiveInt = 32

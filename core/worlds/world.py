@@ -141,7 +141,7 @@ class World:
         self, config: WarmStartSection, recipe: Any, tokenizer: Tokenizer
     ) -> Iterator[Sequence[Example]]:
         """Yield batches: copying drills, look-up drills, then demonstrations without end."""
-        rng, size = Random(0), config.batch_size
+        rng, size = Random(config.seed), config.batch_size
         if config.copy_steps:
             ids = [encode_text(tokenizer, f" {word}")[0] for word in self.words]
             ids += encode_text(tokenizer, "0123456789") * 4 if self.copies_digits else ()
@@ -161,7 +161,7 @@ class World:
         if self.draw_supervised is not None:
             yield from self.draw_supervised(config, recipe, tokenizer)
         assert self.solve is not None, "run_supervised has seen to it"
-        rng = Random(0)
+        rng = Random(config.seed)
         tasks = read_tasks(recipe.data.train, require_context=False)
         turns = list(self.solve(rng, recipe, tokenizer, tasks))
         while True:
