@@ -161,7 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = make_evaluator_parser(
         "aime",
         __doc__,
-        *("published_as", "context", "kv_tokens", "retry_failed"),
+        *("published_as", "context", "kv_tokens"),
         model={"required": True, "help": "the model evaluated"},
         untrained={"help": "the model it started from"},
         preset={"default": "paper", "help": "of the agent"},

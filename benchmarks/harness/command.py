@@ -67,7 +67,8 @@ class Evaluator(Generic[Plan]):
             # Commands with --run evaluate variants of one run at the same time; the others write common tables.
             lock = nullcontext() if "run" in options else plan.folder.lock()
             with lock, start_server(options, plan.models, plan.folder):
-                if getattr(options, "retry_failed", False):
+                plan.models.warn_of_other_models()
+                if options.retry_failed:
                     drop_failed_samples(plan.folder, plan.cells)
                 with plan.folder.record_time("evaluation"):
                     text = asyncio.run(self.evaluate(plan))

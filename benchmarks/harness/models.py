@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import http.client
+import json
+import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,8 +81,9 @@ class EvalModels:
         """Return a cell that `model` is evaluated in.
 
         Its settings name its weights, tokenizer and chat template, the weights of the roles, and what `--set` has
-        changed of the model of a run.
+        changed of the model of a run. In a folder that is no run they name the number format of a model loaded here.
         """
+        served = model in (*self.urls, self.to_serve)
         path, roles = Path(model), self.recipe.roles
         places = {role: place.removeprefix("model:") for role, place in roles.items() if place.startswith("model:")}
         places |= {role: str(path / role) for role in self.recipe.trained_roles}
@@ -91,12 +96,13 @@ class EvalModels:
             "role_weights": of_roles,
             # As text: a setting that is None counts as one that is not there.
             "model": {name: str(now[name]) for name in ("dtype", "max_model_len") if now[name] != own.get(name)},
+            "dtype": now["dtype"] if own is now and not served else None,
         }
         return EvalCell(
             model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
             model_path=model,
             settings=jsonable({**settings, **{name: value for name, value in found.items() if value}}),
-            notes={"served": model in (*self.urls, self.to_serve)},
+            notes={"served": served},
             concurrency=self.concurrency,
             **fields,
         )
@@ -106,11 +112,19 @@ class EvalModels:
         for url in dict.fromkeys(self.urls[cell.model_path] for cell in cells if cell.model_path in self.urls):
             await check_server(url)
 
+    def warn_of_other_models(self) -> None:
+        """Print a warning for each server that says it holds a model of another name than it stands for."""
+        for model, url in self.urls.items():
+            found = find_served_model(url, self.key_file)
+            if found and Path(found).name != Path(model).name:
+                print(f"warning: {url} serves {found}; its scores count as those of {model}", file=sys.stderr)
+
     @asynccontextmanager
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
         """Open the model for calls of up to `context` tokens."""
         if url := self.urls.get(model):
-            async with make_server_policy(url, api_key_file=self.key_file) as remote:
+            # The deadline of a sample limits its calls: there is no second limit that nobody set.
+            async with make_server_policy(url, timeout_s=None, api_key_file=self.key_file) as remote:
                 yield remote
             return
         budget = max(self.concurrency * context, self.recipe.inference.kv_tokens)
@@ -148,6 +162,20 @@ async def check_server(url: str) -> None:
             f"policy url {url}: {problem}. Start a server there, such as `tokentrue serve model --model MODEL --port "
             "PORT`, wait until its model is loaded, or correct the URL (http://host:port)."
         )
+
+
+def find_served_model(url: str, key_file: Path | None = None) -> str | None:
+    """Return the model that the server at `url` says it holds; None if it says nothing that can be read."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as in core/policy/server_process.py
+    for path in ("/v1/models",) if url.startswith(VLLM) else ("/model_info", "/get_model_info"):
+        with suppress(OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+            request = urllib.request.Request(url.removeprefix(VLLM).rstrip("/") + path)
+            if key_file is not None:
+                request.add_header("Authorization", f"Bearer {key_file.read_text(encoding='utf-8').strip()}")
+            with direct.open(request, timeout=10.0) as response:
+                reply = json.load(response)
+            return str(reply["data"][0]["root"] if path == "/v1/models" else reply["model_path"])
+    return None
 
 
 def weights_digest(

@@ -104,8 +104,7 @@ def make_file_parser(
         "temperature": {"default": None, "help": "default: run.eval_temperature of the recipe"},
         "top_p": {"default": None, "help": "default: run.eval_top_p of the recipe"},
     }
-    rare = ("published_as", "context", "kv_tokens", "retry_failed")
-    parser = make_evaluator_parser(name, description, *rare, **{**shared, **changes})
+    parser = make_evaluator_parser(name, description, "published_as", "context", "kv_tokens", **{**shared, **changes})
     own = parser.add_argument_group(name)
     own.add_argument("--protocol", choices=protocols, required=True, help="whose published scores stand beside ours")
     own.add_argument("--data", metavar="FILE", help="the tasks (default: data/PROTOCOL.jsonl)")

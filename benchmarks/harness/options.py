@@ -45,7 +45,7 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "threads": {"type": positive, "metavar": "N", "help": "of PyTorch"},
     },
 }
-RARE = {"run", "untrained", "published_as", "context", "seeds", "retry_failed", "kv_tokens"}
+RARE = {"run", "untrained", "published_as", "context", "seeds", "kv_tokens"}
 """Options that an evaluator has only if it names them."""
 
 

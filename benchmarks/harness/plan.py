@@ -24,11 +24,11 @@ class EvaluationError(RuntimeError):
     """An evaluation that cannot be run as asked; the message says why and what to do."""
 
 
-LATER = {"settings.tokenizer"}
-"""Names the conditions that results of earlier versions do not tell."""
+LATER = {"settings.tokenizer", "settings.dtype"}
+"""Names the conditions that not every result tells: one of an earlier version does not, nor one of a server."""
 
-COMPARED = ("protocol", "published_as")
-"""Names the notes by which a cell finds its published score."""
+COMPARED = ("protocol", "published_as", "departures")
+"""Names the notes by which a cell stands beside a published score."""
 
 EXPECTED_ERRORS = (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError, OSError)
 """A command that evaluates prints these as one line, without a traceback."""
@@ -95,7 +95,7 @@ def sampling_record(sampling: Sampling) -> dict[str, float]:
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return a text that names every key whose value differs; it is empty when none does."""
-    told = before.keys() | now.keys() - (LATER - before.keys())
+    told = (before.keys() | now.keys()) - (LATER - (before.keys() & now.keys()))
     keys = sorted(key for key in told if before.get(key) != now.get(key))
     return "; ".join(f"{key} was {before.get(key)!r}, is now {now.get(key)!r}" for key in keys)
 
@@ -121,7 +121,9 @@ def is_saved(cell: EvalCell, folder: RunFolder) -> bool:
             f"{path}: this cell was evaluated otherwise: {changes}. Delete the file, and the .jsonl.gz of its "
             "samples, to evaluate it again, or choose another folder with --out."
         )
-    notes = {**saved.notes, **{name: cell.notes[name] for name in COMPARED if name in cell.notes}}
+    # A result of more tasks departs otherwise, and one of fewer is made again.
+    told = [name for name in COMPARED if name in cell.notes and (name != "departures" or saved.n == cell.n)]
+    notes = {**saved.notes, **{name: cell.notes[name] for name in told}}
     if notes != saved.notes:
         folder.save_evaluation(replace(saved, notes=notes))
     return saved.n >= cell.n

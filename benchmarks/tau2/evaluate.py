@@ -233,7 +233,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = make_evaluator_parser(
         "tau2",
         __doc__,
-        *("published_as", "kv_tokens", "retry_failed"),
+        *("published_as", "kv_tokens"),
         model={"help": "the orchestrator"},
         context={"help": "its context, if not config.json's"},
         preset={"default": "paper", "help": "recipe of experts and their models (default: paper)"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.aime.evaluate import make_parser as aime
+from benchmarks.harness.command import EvalPlan, Evaluator
 from benchmarks.harness.models import EvalModels, check_server, weights_digest
-from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
+from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes, is_saved
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
 from benchmarks.harness.samples import SampleLog, Samples, drop_failed_samples, flat, session_seconds
@@ -27,6 +29,7 @@ from benchmarks.heldout.evaluate import make_parser as heldout
 from benchmarks.ruler.evaluate import make_parser as ruler
 from benchmarks.tau2.evaluate import make_parser as tau2
 from core.config import Recipe
+from core.http_client import HTTPClient
 from core.policy.base import Roles
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
@@ -323,3 +326,67 @@ async def test_a_policys_server_is_asked_in_its_own_words_with_the_key_of_a_file
             completion = await policy.generate([1, 2, 3], Sampling(max_new_tokens=3))
     expected = recorded["reply"]["choices"][0]["token_ids"] if scheme else [7]
     assert list(completion.token_ids) == expected
+
+
+@pytest.mark.parametrize("scheme", ["", "vllm+"])
+@pytest.mark.parametrize(
+    ("served", "named"), [("/there/Qwen3-8B/", None), ("/there/step-000100", "/there/step-000100")]
+)
+def test_a_server_of_another_model_is_told(
+    scheme: str,
+    served: str,
+    named: str | None,
+    folder: RunFolder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def evaluate(_: EvalPlan) -> str:
+        return "evaluated"
+
+    async def say(request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != "Bearer open sesame":
+            return web.json_response({}, status=401)
+        models = {"data": [{"id": "a name", "root": served}]}
+        return web.json_response(models if request.path == "/v1/models" else {"model_path": served})
+
+    app = web.Application()
+    app.router.add_get("/v1/models" if scheme else "/get_model_info", say)
+    (tmp_path / "key").write_text("open sesame\n")
+    with serve_app(app) as url:
+        for key in (None, tmp_path / "key"):
+            models = EvalModels(make_recipe(Recipe), 1, urls={"Qwen/Qwen3-8B": scheme + url}, key_file=key)
+            evaluator = Evaluator(heldout, lambda _, models=models: EvalPlan(folder, models, ()), evaluate)
+            assert evaluator.main(["memagent", "--model", "Qwen/Qwen3-8B", "--policy-url", scheme + url]) == 0
+    told = capsys.readouterr().err
+    assert told == (
+        f"warning: {scheme}{url} serves {named}; its scores count as those of Qwen/Qwen3-8B\n" if named else ""
+    ), "and a server that says nothing is no other"
+
+
+async def test_a_call_has_the_time_of_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call had more than 600 seconds, which a long prompt may take on a slow server, whatever --deadline said."""
+    monkeypatch.setitem(cast("Any", HTTPClient.__init__).__kwdefaults__, "timeout_s", 0.1)
+
+    async def generate(_: web.Request) -> web.Response:
+        await asyncio.sleep(0.5)
+        return make_sglang_reply([7])
+
+    app = web.Application()
+    app.router.add_post("/generate", generate)
+    with serve_app(app) as url:
+        async with EvalModels(make_recipe(Recipe), 1, urls={"m": url}).policy("m", 64) as policy:
+            assert (await policy.generate([1], Sampling(max_new_tokens=3))).token_ids == (7,)
+
+
+def test_the_number_format_is_a_condition_of_a_model_that_is_loaded_here(folder: RunFolder) -> None:
+    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s")}
+
+    def conditions(dtype: str, **places: Any) -> dict[str, Any]:
+        models = EvalModels(make_recipe(Recipe, model={"path": "none", "dtype": dtype}), 1, **places)
+        return models.make_cell(folder, "m", settings={}, **shared).fingerprint
+
+    here = conditions("float32")
+    changes = "settings.dtype was 'float32', is now 'bfloat16'"
+    assert describe_changes(here, conditions("bfloat16")) == changes
+    served = conditions("bfloat16", urls={"m": "http://there"})
+    assert describe_changes(here, served) == describe_changes(served, here) == "", "a server has a format of its own"

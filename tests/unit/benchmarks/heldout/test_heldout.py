@@ -16,7 +16,7 @@ from benchmarks.heldout import evaluate as command
 from benchmarks.heldout.evaluate import HeldoutPlan, evaluate
 from core.data import write_jsonl
 from core.inspect.view import write_record_view
-from core.policy.base import Roles
+from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.record import read_rollouts
@@ -193,6 +193,27 @@ def test_a_saved_cell_is_not_taken_for_one_of_another_reward_or_context(change, 
     capsys.readouterr()
     assert command.main([*words, "--set", change]) == 1
     assert named in capsys.readouterr().err
+
+
+def test_what_failed_with_a_dead_server_runs_again_only_when_asked(run, monkeypatch):
+    class Flaky(Method):
+        alive = False
+
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            if task.task_id == "t0" and not Flaky.alive:
+                raise PolicyError("unavailable", "the server has ended")
+            return Trajectory(task.task_id, (), "completed", 1.0)
+
+    monkeypatch.setattr("agentic.memagent.world.WORLD", World(baselines={"reader": lambda *_: Flaky()}))
+    words = ["memagent", "--run", str(run.path), "--variants", "reader", "--tasks", "2"]
+    assert command.main(words) == 0
+    Flaky.alive = True
+    assert command.main(words) == 0
+    (result,) = run.evaluations()
+    assert (result.scores["official"], result.failures) == ([0.0, 1.0], {"unavailable": 1}), "a result is kept"
+    assert command.main([*words, "--retry-failed"]) == 0
+    (result,) = run.evaluations()
+    assert (result.scores["official"], result.failures) == ([1.0, 1.0], {})
 
 
 def make_plan(*words: str) -> HeldoutPlan:
