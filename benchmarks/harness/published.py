@@ -5,7 +5,6 @@ Departures are computed from the settings of both; none is written by hand.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 
 from benchmarks.harness.plan import EvalCell
 from core.report import PublishedScore
+from core.runs.files import hold_lock
 from core.runs.run_folder import RunFolder
 
 Settings = Mapping[str, Any]
@@ -66,9 +66,10 @@ def _read_lengths(percent: Any) -> list[tuple[int, float]]:
 
 
 def mark_cell(cell: EvalCell, protocol: Protocol, ours: Settings, published_as: str | None = None) -> EvalCell:
-    """Return the cell with notes on which protocol it follows, and on which published model its model stands for."""
+    """Return the cell with notes on which protocol it follows, how it departs, and which published model it has."""
     name = {"published_as": published_as} if published_as else {}
-    return replace(cell, notes={**cell.notes, **name, "protocol": protocol.name if protocol.covers(ours) else None})
+    notes = {"protocol": protocol.name if protocol.covers(ours) else None, "departures": protocol.list_departures(ours)}
+    return replace(cell, notes={**cell.notes, **name, **notes})
 
 
 def compare_cells(
@@ -81,41 +82,34 @@ def compare_cells(
     published_as: str | None = None,
     evaluated: str = "trained",
 ) -> list[EvalCell]:
-    """Save the published scores and how the cells depart from their protocols; return the cells with notes on that.
+    """Save the published scores; return the cells with notes on their protocols and how they depart from them.
 
     `describe` returns a cell's published protocol and its own settings; None where nothing was published. `departures`
     are those of the recipe. `published_as` is the published model that the model of the variant `evaluated` stands for.
     """
     marked = []
-    found: dict[str, dict[str, None]] = {}
     for cell in cells:
         if compared := describe(cell):
             theirs, ours = compared
             cell = mark_cell(cell, theirs, ours, published_as if cell.variant == evaluated else None)
-            found.setdefault(cell.variant, {}).update(dict.fromkeys(theirs.list_departures(ours)))
         marked.append(cell)
-    listed = join_departures({variant: list(lines) for variant, lines in found.items()})
-    save_published(folder, rows, [*departures, *listed])
+    save_published(folder, rows, departures)
     return marked
 
 
-def join_departures(by_variant: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return every departure once; one that not all variants share begins with the variants that have it."""
-    variants: dict[str, list[str]] = defaultdict(list)
-    for variant, lines in by_variant.items():
-        for line in lines:
-            variants[line].append(variant)
-    return [
-        line if len(found) == len(by_variant) else f"{', '.join(found)}: {line}" for line, found in variants.items()
-    ]
+def save_published(
+    folder: RunFolder, rows: Sequence[PublishedScore], departures: Sequence[str], gone: Sequence[str] = ()
+) -> None:
+    """Save what the report shows beside our scores: published scores, and departures that no single result has.
 
-
-def save_published(folder: RunFolder, rows: Sequence[PublishedScore], departures: Sequence[str]) -> None:
-    """Save what the report shows beside our scores. What earlier calls saved about other data stays."""
-    earlier, data = folder.published, {row.data for row in rows}
-    others = [row for row in earlier["rows"] if row["data"] not in data]
-    lines = list(dict.fromkeys([*departures, *earlier["departures"]]))
-    folder.save_published([*(asdict(row) for row in rows), *others], lines)
+    What earlier calls saved about other data stays, but for departures that begin with one of `gone`. Another process
+    may save to the folder at the same time.
+    """
+    with hold_lock(folder.evaluation_path / ".published.lock", wait_s=10.0):
+        earlier, data = folder.published, {row.data for row in rows}
+        others = [row for row in earlier["rows"] if row["data"] not in data]
+        kept = [line for line in earlier["departures"] if not line.startswith(tuple(gone))]
+        folder.save_published([*map(asdict, rows), *others], list(dict.fromkeys([*departures, *kept])))
 
 
 def _show(value: Any) -> str:

@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from pydantic import ValidationError
 
@@ -44,7 +45,6 @@ from core.data.tasks import read_tasks
 from core.rollout.method import method_spec
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
-from core.runs.run_folder import RunFolder
 from core.train import open_frozen_model
 from core.types import Task
 from core.worlds import World, find_world
@@ -132,7 +132,8 @@ async def evaluate(plan: HeldoutPlan) -> None:
             for cell in missing:
                 opener = partial(open_method, plan.variants[cell.variant], models, cell, roles)
                 result = await evaluate_cell(cell, plan.tasks, plan.folder, opener, partial(heldout_result, plan))
-                report_left_out(result, plan.folder, plan.left_out)
+                for line in result.notes["departures"]:
+                    print(f"note: {result.variant}, {line}", flush=True)
     if plan.compare is not None:
         compare_variants(plan, plan.compare)
 
@@ -155,15 +156,16 @@ def compare_variants(plan: HeldoutPlan, compare: Compare) -> None:
             plan.folder.save_evaluation(result)
 
 
-def report_left_out(result: EvalResult, folder: RunFolder, left_out: Mapping[str, str]) -> None:
-    """Say which share of the tasks lost a part, and list it among the departures (`MethodSpec.left_out`)."""
-    for metric, told in left_out.items():
-        counts = [count for count in result.measures.get(metric, ()) if count]
-        if counts:
-            mean = sum(counts) / len(counts)
-            line = f"{result.variant}, {result.data}: {len(counts)} of {result.n} tasks lost {mean:.0f} {told}"
-            print(f"note: {line}", flush=True)
-            save_published(folder, (), [line])
+def describe_left_out(
+    data: str, measures: Mapping[str, Sequence[float | None]], left_out: Mapping[str, str]
+) -> list[str]:
+    """Say which share of the tasks lost a part: a departure (`MethodSpec.left_out`)."""
+    columns = {told: measures.get(metric, ()) for metric, told in left_out.items()}
+    return [
+        f"{data}: {len(counts)} of {len(column)} tasks lost {fmean(counts):.0f} {told}"
+        for told, column in columns.items()
+        if (counts := [count for count in column if count])
+    ]
 
 
 def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalResult:
@@ -184,6 +186,7 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
             scores={name: [value or 0.0 for value in values[name]] for name in SCORES if name in values},
             measures={name: column for name, column in values.items() if name not in SCORES},
             labels=label_tasks(plan.labels, plan.tasks),
+            notes={"departures": describe_left_out(cell.data, values, plan.left_out)},
         )
     except ValidationError as error:
         problem = error.errors()[0]

@@ -184,6 +184,8 @@ async def evaluate(plan: RulerPlan) -> None:
         print(f"note: at length {lengths} tasks do not fill {slots} slots evenly; their time compares badly")
     missing = [cell for cell in plan.cells if not is_saved(cell, folder)]
     await models.check_servers(missing)
+    # What has no score is found again below.
+    save_published(folder, (), (), [lack_score(cell) for cell in plan.cells])
     task_key: tuple[str, int, int] | None = None
     for cell in missing:
         if task_key != (cell.data, cell.seed, cell.length):  # the variants of one seed and length share their tasks
@@ -194,10 +196,8 @@ async def evaluate(plan: RulerPlan) -> None:
         context, limit = reader.context(tasks), models.limit(cell.model_path)
         if context > limit and cell.variant == "full-context":
             # An answer to a document without its middle tells little; --window asks for that all the same.
-            reason = (
-                f"{cell.variant} has no score at {cell.length} tokens: prompt and answer take up to {context:,} "
-                f"tokens, and the model has a context of {limit:,}"
-            )
+            takes = f"prompt and answer take up to {context:,} tokens, and the model has a context of {limit:,}"
+            reason = f"{lack_score(cell)} {takes}"
             print(f"note: {reason}", flush=True)
             save_published(folder, (), [reason])
             continue
@@ -217,6 +217,11 @@ async def evaluate(plan: RulerPlan) -> None:
         )
     for average in average_tasks([result for result in folder.evaluations() if result.data in plan.data]):
         folder.save_evaluation(average)
+
+
+def lack_score(cell: EvalCell) -> str:
+    """Return how the note on a cell without a score begins."""
+    return f"{cell.variant} has no score on {cell.data} at {cell.length} tokens:"
 
 
 def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:

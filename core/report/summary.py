@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     steps = [record for records in metrics.values() for record in records]
     trained = {seed: folder.find_trained(seed) for seed in folder.seeds}
+    departures = join_departures(result for results in by_data.values() for result in results)
     return {
         "method": folder.config.get("method"),
         "preset": folder.config.get("preset"),
@@ -96,8 +97,24 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         },
         "trained": {str(seed): path and str(path.relative_to(folder.path)) for seed, path in trained.items()},
         "kept": {str(seed): kept for seed, records in metrics.items() if (kept := _find_kept(folder, seed, records))},
-        "departures": [*folder.list_unfinished(), *folder.published["departures"]],
+        "departures": list(dict.fromkeys([*folder.list_unfinished(), *folder.published["departures"], *departures])),
     }
+
+
+def join_departures(results: Iterable[EvalResult]) -> Iterator[str]:
+    """Yield every departure that the results note, once.
+
+    One that not all compared variants of its data share begins with the variants that have it.
+    """
+    compared = [result for result in results if "departures" in result.notes]
+    found: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
+    for result in compared:
+        for line in result.notes["departures"]:
+            found[line][result.data, result.variant] = None
+    for line, cells in found.items():
+        data, variants = {name for name, _ in cells}, dict.fromkeys(variant for _, variant in cells)
+        shared = cells.keys() == {(result.data, result.variant) for result in compared if result.data in data}
+        yield line if shared else f"{', '.join(variants)}: {line}"
 
 
 def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     config.yaml                   the resolved recipe; a folder belongs to one recipe for good
     versions.json                 python, packages, git commit, CPU and GPU
     inputs.json                   hashes of data and models; what --accept-changes allowed (core/runs/inputs.py)
-    published.json                the paper's numbers and our departures from its setting
+    published.json                the paper's numbers, and departures from its setting that no single result has
     warm_start/                   the model of the cold start, where the method has one
     seed-<n>/metrics.jsonl        one record per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}
     seed-<n>/rollouts.jsonl.gz    every token of the recorded rollouts (core/runs/record.py)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
 from agentic.memagent.rollout import SPEC as MEMAGENT
 from benchmarks.aime.published import RELEASED, SLIME, agent_settings, protocol, single_settings
-from benchmarks.harness.published import Protocol, join_departures, mark_cell, save_published
-from benchmarks.heldout.evaluate import report_left_out
+from benchmarks.harness.plan import is_saved
+from benchmarks.harness.published import Protocol, compare_cells, mark_cell, save_published
+from benchmarks.harness.run import build_result
+from benchmarks.heldout.evaluate import describe_left_out
+from core.report.summary import build_summary, join_departures
 from core.report.table import PublishedScore
+from core.runs.files import hold_lock
 from core.runs.run_folder import RunFolder
 from core.types import Sampling
 
-from .conftest import CELL, make_result
+from .conftest import CELL, make_result, make_sample
 
 PROTOCOL = Protocol("theirs", {"prompt": "a", "tasks": 1280, "user": "gpt-5"}, frozenset({"prompt"}))
 SAMPLING = Sampling(temperature=0.7, top_p=0.99)
@@ -30,12 +37,55 @@ def test_a_departure_names_both_values() -> None:
 
 
 def test_a_cell_follows_a_protocol_whose_essential_settings_it_has() -> None:
-    assert mark_cell(CELL, PROTOCOL, {"prompt": "a"}, "M").notes == {"published_as": "M", "protocol": "theirs"}
-    assert mark_cell(CELL, PROTOCOL, {"prompt": "b"}).notes == {"protocol": None}
+    assert mark_cell(CELL, PROTOCOL, {"prompt": "a"}, "M").notes == {
+        "published_as": "M",
+        "protocol": "theirs",
+        "departures": ["tasks: not set; published: 1,280", "user: not set; published: gpt-5"],
+    }
+    assert mark_cell(CELL, PROTOCOL, {"prompt": "b"}).notes["protocol"] is None
 
 
 def test_a_departure_that_not_all_variants_share_names_its_variants() -> None:
-    assert join_departures({"a": ["x", "y"], "b": ["x"], "c": ["x", "y"]}) == ["x", "a, c: y"]
+    noted = {"a": ["x", "y"], "b": ["x"], "c": ["x", "y"]}
+    results = [make_result(name, "one", [1.0], notes={"departures": lines}) for name, lines in noted.items()]
+    alone = [make_result("a", "two", [1.0], notes={"departures": ["z"]}), make_result("b", "two", [1.0])]
+    assert list(join_departures([*results, *alone])) == ["x", "a, c: y", "z"], "old results tell of none"
+
+
+def test_departures_are_those_of_the_results_that_are_there(folder: RunFolder) -> None:
+    """ "tasks: 2" stood beside "tasks: 3" for good, once a second call had asked for more."""
+
+    def evaluate(n: int) -> list[str]:
+        cell = replace(CELL, n=n, repeats=None)
+        (cell,) = compare_cells(folder, [cell], lambda cell: (PROTOCOL, {**PROTOCOL.settings, "tasks": cell.n}), ())
+        if not is_saved(cell, folder):
+            samples = [[make_sample(f"t{i}", 0)] for i in range(n)]
+            folder.save_evaluation(build_result(cell, samples, scores={"official": [1.0] * n}))
+        departures: list[str] = build_summary(folder)["departures"]
+        return departures
+
+    assert evaluate(2) == ["tasks: 2; published: 1,280"]
+    assert evaluate(3) == ["tasks: 3; published: 1,280"]
+    assert evaluate(2) == ["tasks: 3; published: 1,280"], "the result of three tasks is there, and stays"
+
+
+def test_two_evaluations_of_a_run_save_one_after_the_other(folder: RunFolder) -> None:
+    lock = hold_lock(folder.evaluation_path / ".published.lock")
+    lock.__enter__()
+    with ThreadPoolExecutor(1) as other:
+        saving = other.submit(save_published, folder, (), ["x"])
+        with pytest.raises(TimeoutError):
+            saving.result(timeout=0.3)
+        folder.save_published((), ["y"])
+        lock.__exit__(None, None, None)
+        saving.result()
+    assert folder.published["departures"] == ["x", "y"]
+
+
+def test_a_departure_that_is_gone_is_not_kept(folder: RunFolder) -> None:
+    save_published(folder, (), ["full-context has no score on a at 7 tokens: b", "x"])
+    save_published(folder, (), ["y"], ["full-context has no score on a at 7 tokens:"])
+    assert folder.published["departures"] == ["y", "x"]
 
 
 def test_what_was_published_for_other_data_stays(folder: RunFolder) -> None:
@@ -66,9 +116,6 @@ def test_aime_under_the_training_preset_does_not_pass_for_the_evaluation() -> No
     assert not protocol("single", "paper").covers(single_settings("{question} Box it.", 16))
 
 
-def test_documents_that_lost_their_middle_are_told(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    result = make_result("trained", "dev", [1.0, 0.0, 0.0], measures={"chunks_left_out": [22, 0, None]})
-    report_left_out(result, folder, MEMAGENT.left_out)
-    (line,) = folder.published["departures"]
-    assert line.startswith("trained, dev: 1 of 3 tasks lost 22 chunks of the middle of their document")
-    assert f"note: {line}" in capsys.readouterr().out
+def test_documents_that_lost_their_middle_are_told() -> None:
+    (line,) = describe_left_out("dev", {"chunks_left_out": [22, 0, None]}, MEMAGENT.left_out)
+    assert line.startswith("dev: 1 of 3 tasks lost 22 chunks of the middle of their document")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from agentic.codescout.rollout import SPEC
 from agentic.codescout.world import WORLD
 from benchmarks.harness.published import read_scores
@@ -25,12 +27,15 @@ def test_the_preset_of_the_paper_may_stand_beside_them_and_the_departures_are_to
     assert not theirs.covers({**ours, "tools": "bash"})
 
 
-def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(isolation: None, tmp_path: Path) -> None:
+def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
+    isolation: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = WORLD.build_model(tmp_path / "model")
     write_jsonl(tmp_path / "tasks.jsonl", WORLD.draw_tasks("test", 3))
     words = ["--model", str(model), "--preset", "tiny", "--data", str(tmp_path / "tasks.jsonl")]
     words += ["--protocol", "swebench-lite", "--published-as", "CodeScout-4B", "--threads", "1"]
-    assert EVALUATOR.main([*words, "--out", str(tmp_path / "out")]) == 0
+    words += ["--out", str(tmp_path / "out")]
+    assert EVALUATOR.main(words) == 0
     folder = RunFolder(tmp_path / "out")
     (result,) = folder.evaluations()
     assert set(result.scores) == set(SCORES)
@@ -38,4 +43,8 @@ def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(isola
     sections = data_sections(build_summary(folder))
     rows = read_scores("localization", "swebench-lite")
     assert [row.name for row in rows if row.find_ours(sections) is not None] == ["CodeScout-4B"] * 2
-    assert any(line.startswith("prompts: the issue alone") for line in folder.published["departures"])
+    assert any(line.startswith("prompts: the issue alone") for line in result.notes["departures"])
+    assert EVALUATOR.main(words) == 0, "the same once more is there"
+    capsys.readouterr()
+    assert EVALUATOR.main([*words, "--set", "model.dtype=bfloat16"]) == 1
+    assert "settings.dtype was 'float32', is now 'bfloat16'" in capsys.readouterr().err

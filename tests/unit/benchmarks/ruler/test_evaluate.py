@@ -86,7 +86,12 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
     short = cells["full-context", 448, 0]
     assert (short.turns, short.scores["official"]) == ([1] * 6, [1.0] * 6)
     (absence,) = folder.published["departures"]
-    assert re.search(r"full-context has no score at 1536 tokens: .* to 1,\d\d\d tokens, .*context of 1,024", absence)
+    assert re.search(
+        r"full-context has no score on niah at 1536 tokens: .* to 1,\d\d\d tokens, .*context of 1,024", absence
+    )
+    wide = ScriptedModels(needle_reader(tokenizer), context=2048)
+    assert ("full-context", 1536, 0) in await run(wide, folder, model, data, variants=("full-context",))
+    assert folder.published["departures"] == [], "it has a score now"
     empty = cells["empty-document", 1536, 0]
     assert (empty.turns, empty.document_tokens, empty.scores["official"]) == ([2] * 6, [0] * 6, [0.0] * 6)
 

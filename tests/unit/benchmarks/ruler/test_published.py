@@ -55,7 +55,8 @@ def prepare(model: Path, out: Path, *more: str) -> RulerPlan:
 
 
 def departures(plan: RulerPlan) -> list[str]:
-    return plan.folder.published["departures"]
+    lines = [line for cell in plan.cells for line in cell.notes["departures"]]
+    return list(dict.fromkeys([*plan.folder.published["departures"], *lines]))
 
 
 def test_the_preset_published_on_its_own_files_departs_only_where_it_must(

@@ -131,8 +131,9 @@ def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, mod
     out = tmp_path / "run"
     variants = ["--user", "scripted", "--trials", "3", "--variants", "standard", "do-nothing", "--split", "test"]
     assert with_model(out, model, "standard", *variants) == 0
-    assert "split: test; published: base" in RunFolder(out).published["departures"]
-    summary = json.loads((out / "summary.json").read_text())["variants"]["standard"]["0"]
+    report = json.loads((out / "summary.json").read_text())
+    assert "split: test; published: base" in report["departures"]
+    summary = report["variants"]["standard"]["0"]
     played = read_played(out, "standard")
     assert len(played) == 6
     assert summary["measures"]["turns"] == pytest.approx(sum(sample.turns for sample in played) / 6)
