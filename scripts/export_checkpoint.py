@@ -174,8 +174,8 @@ def write_model_card(
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
     whose = "the evaluation of these weights" if options.results else "the run, whichever of them these weights are"
     trained = (section["variants"].get("trained", {}).values() for section in data_sections(summary).values())
-    models = {run.path / model for cells in trained for cell in cells for model in cell["models"] if model}
-    if models and source not in models and not options.results:
+    models = {(run.path / model).resolve() for cells in trained for cell in cells for model in cell["models"] if model}
+    if models and source.resolve() not in models and not options.results:
         whose = "the run. **They are scores of other weights than these**, which were not evaluated"
     slime = config.get("slime")
     backend = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""

@@ -172,7 +172,9 @@ class CodeScout(Method):
         while len(turns.recorded) < config.max_turns:
             if chat.count_tokens() + config.max_tokens > config.context_tokens:
                 if not turns.recorded:
-                    raise RolloutError("overlong_question", "the issue leaves no room in codescout.context_tokens")
+                    raise RolloutError(
+                        "overlong_question", "the issue leaves no room in codescout.context_tokens: raise it"
+                    )
                 return "context_limit", None
             completion = await chat.ask("act", config.max_tokens)
             if completion.finish_reason == "length":

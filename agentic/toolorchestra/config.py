@@ -156,7 +156,9 @@ class ToolOrchestraRecipe(Recipe):
             if model.role is not None and model.role not in known:
                 raise ValueError(f"toolorchestra.models.{name}.role is {model.role!r}, which is not under `roles`")
         if self.algorithm.observation_coef and self.toolorchestra.mask_malformed:
-            raise ValueError("observation_coef learns all that is masked; set toolorchestra.mask_malformed=false")
+            raise ValueError(
+                "observation_coef would also learn malformed calls; set toolorchestra.mask_malformed=false"
+            )
         return self
 
 

@@ -139,7 +139,11 @@ def choose_rate(plan: Plan, out: Path, rule: str) -> float:
 
     def score(rate: float) -> float:
         records = RunFolder(out / f"{rule}-{rate:g}").read_metrics(plan.tuning_seed)
-        return fmean(record["reward"] for record in records if record["stage"] == "eval" and record["step"])
+        return fmean(
+            record["reward"]
+            for record in records
+            if record["stage"] == "eval" and record["step"] and "reward" in record
+        )
 
     return max(plan.rates, key=score)
 

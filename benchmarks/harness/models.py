@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import http.client
 import json
+import re
 import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -113,10 +114,10 @@ class EvalModels:
             await check_server(url)
 
     def warn_of_other_models(self) -> None:
-        """Print a warning for each server that says it holds a model of another name than it stands for."""
+        """Print a warning for each server that says it holds another model than it stands for."""
         for model, url in self.urls.items():
             found = find_served_model(url, self.key_file)
-            if found and Path(found).name != Path(model).name:
+            if found and is_other_model(found, model):
                 print(f"warning: {url} serves {found}; its scores count as those of {model}", file=sys.stderr)
 
     @asynccontextmanager
@@ -176,6 +177,14 @@ def find_served_model(url: str, key_file: Path | None = None) -> str | None:
                 reply = json.load(response)
             return str(reply["data"][0]["root"] if path == "/v1/models" else reply["model_path"])
     return None
+
+
+def is_other_model(found: str, model: str) -> bool:
+    """Return whether a server's model has another folder than `model`, or another name, if one is not on this disk."""
+    if Path(found).is_dir() and Path(model).is_dir():
+        return Path(found).resolve() != Path(model).resolve()
+    of_hub = re.search(r"models--(?:[^/]*--)?([^/]+)/snapshots/", found)
+    return (of_hub[1] if of_hub else Path(found).name) != Path(model).name
 
 
 def weights_digest(

@@ -254,7 +254,7 @@ async def open_reader(reader: Reader, models: EvalModels, cell: EvalCell, contex
 
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
     """Score the answer."""
-    answer = None if trajectory.status == "failed" else str(trajectory.log["answer"])
+    answer = None if trajectory.status == "failed" else str(trajectory.log.get("answer", ""))
     return trajectory, {"scores": score(task, answer, reader.read_answer)}
 
 

@@ -20,6 +20,12 @@ from core.options import RecipeError, format_problem
 
 R = TypeVar("R", bound=Recipe)
 
+RETIRED: Mapping[str, Mapping[str, float]] = {
+    "health": {"failed_share": 0.25, "cut_off": 0.95, "cut_off_rise": 0.5, "reward_drop": 0.2, "min_entropy": 0.003,
+               "logprob_diff": 0.1},
+    "rejection": {"epochs": 1},
+}  # fmt: skip
+"""Holds keys that recipes had once, which every run folder of that time names, and their defaults."""
 MISSING = {"algorithm.name": "missing; add one of core/algorithms/named.py, such as grpo"}
 
 
@@ -34,7 +40,7 @@ def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in presets.glob("*.yaml")))
         raise RecipeError(f"preset {preset!r}: no file {path}. Presets of this method: {known}")
-    values = _read_preset(path)
+    values = drop_retired(_read_preset(path))
     overridden = [_override(values, override) for override in overrides]
     values["preset"] = values.get("preset", path.stem)
     if method is not None and values.get("method", method) != method:
@@ -46,6 +52,14 @@ def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (
         return kind.model_validate(values)
     except ValidationError as error:
         raise as_recipe_error(error, kind, path, overridden) from error
+
+
+def drop_retired(config: dict[str, Any]) -> dict[str, Any]:
+    """Take RETIRED keys out of a recipe that was read. One with another value stays, as an unknown key."""
+    for name, gone in RETIRED.items():
+        if isinstance(section := config.get(name), dict):
+            config[name] = {k: v for k, v in section.items() if k not in gone or v != gone[k]}
+    return config
 
 
 def replace_keys(recipe: R, settings: Mapping[str, Any]) -> R:

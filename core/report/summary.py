@@ -45,7 +45,7 @@ from core.report.changes import compute_changes
 from core.report.stats import fit_retention, mean_ci
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
-from core.runs.health import FIXES
+from core.runs.health import FIXES, PARTIAL_METRICS
 from core.runs.run_folder import RunFolder
 from core.types import COUNTED_METRICS
 
@@ -242,7 +242,7 @@ def _summarize_tasks(selection: Selection) -> dict[str, Any]:
         # What no task of a seed has, such as an end at a limit, is 0 for each that did not fail.
         absent = {i: 0.0 if any(column[i] is not None for column in columns) else None for i in indices}
         for name in names:
-            values = result.measures.get(name, absent)
+            values = result.measures.get(name, dict.fromkeys(indices) if name in PARTIAL_METRICS else absent)
             measures[name] += [value for i in indices if (value := values[i]) is not None]
     means = {name: math.fsum(values) / len(values) for name, values in measures.items() if values}
     solved = math.fsum(result.scores["official"][i] for result, indices in selection for i in indices)

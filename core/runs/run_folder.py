@@ -35,6 +35,7 @@ from typing import Any
 
 import yaml
 
+from core.config.load import drop_retired
 from core.runs.evaluation import EvalResult, load_evaluations
 from core.runs.files import (
     JsonlLog,
@@ -396,7 +397,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise RunFolderError(f"{path} is not valid YAML ({error}); choose another --out") from None
     if not isinstance(config, dict):
         raise RunFolderError(f"{path} must be a mapping of recipe keys; choose another --out")
-    return config
+    return drop_retired(config)
 
 
 def _normalize(config: Mapping[str, Any]) -> dict[str, Any]:

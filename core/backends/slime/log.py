@@ -58,9 +58,9 @@ class SlimeLog:
             self.failures += 1
             logger.exception("%s %d: slime's trackers took no metrics (failure %d)", stage, rollout_id, self.failures)
 
-    def warn(self, bounds: HealthSection, rollout_id: int, metrics: Mapping[str, Any]) -> None:
+    def warn(self, settings: HealthSection, rollout_id: int, metrics: Mapping[str, Any]) -> None:
         """Log the signs of bad health that begin or end with these metrics."""
-        self._health = self._health or Health(bounds)
+        self._health = self._health or Health(settings)
         try:
             for line in self._health.update(metrics):
                 logger.warning("rollout %d: %s", rollout_id, line)

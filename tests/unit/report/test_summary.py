@@ -77,9 +77,20 @@ def test_measures_are_means_over_the_tasks_that_have_them_and_are_split_by_label
 def test_a_measure_that_a_seed_lacks_is_0_for_its_tasks_that_did_not_fail(empty: RunFolder) -> None:
     """One of seven tasks ended at a limit, in the one seed that has the measure; the eighth task failed."""
     turns = [1.0, 1.0, 1.0, 1.0]
-    empty.save_evaluation(result("trained", 0, [1.0] * 4, 0, measures={"turns": turns, "end_limit": [1.0, 0, 0, 0]}))
+    empty.save_evaluation(
+        result(
+            "trained",
+            0,
+            [1.0] * 4,
+            0,
+            measures={"turns": turns, "end_limit": [1.0, 0, 0, 0], "answer_logprob": [-2.0, None, None, None]},
+        )
+    )
     empty.save_evaluation(result("trained", 0, [1.0] * 4, 1, measures={"turns": [*turns[:3], None]}))
-    assert build_summary(empty)["variants"]["trained"]["0"]["measures"]["end_limit"] == 1 / 7
+    measures = build_summary(empty)["variants"]["trained"]["0"]["measures"]
+    assert (measures["end_limit"], measures["answer_logprob"]) == (1 / 7, -2.0), (
+        "who has no answer is not certain of it"
+    )
 
 
 def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFolder) -> None:

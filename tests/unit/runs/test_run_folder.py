@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from core.config import RecipeError
 from core.rollout.method import method_spec
 from core.runs.run_folder import RunFolder, RunFolderError
 
@@ -66,6 +67,22 @@ def test_a_recipe_with_a_key_that_is_gone_is_compared_as_it_is(tmp_path: Path) -
     start_run(tmp_path, {**recipe.dump(), "gone": 1})
     with pytest.raises(RunFolderError, match="gone: 1 in the folder, absent asked for"):
         RunFolder.create(tmp_path, recipe.dump(), complete=recipe.complete)
+
+
+def test_keys_that_are_gone_keep_no_old_run_from_going_on(tmp_path: Path) -> None:
+    """A value that a user chose is no default, so its key is told."""
+    spec = method_spec("memagent")
+    recipe = spec.load("tiny")
+    old = recipe.dump()
+    old["health"] |= {"cut_off": 0.95, "min_entropy": 0.003}
+    old["rejection"]["epochs"] = 1
+    start_run(tmp_path, old)
+    assert RunFolder.create(tmp_path, recipe.dump(), complete=recipe.complete).config == recipe.dump()
+    assert spec.load(str(tmp_path / "config.yaml")).dump() == recipe.dump()
+    old["rejection"]["epochs"] = 2
+    start_run(tmp_path / "chosen", old)
+    with pytest.raises(RecipeError, match=r"rejection.epochs: unknown key"):
+        spec.load(str(tmp_path / "chosen/config.yaml"))
 
 
 def test_a_run_that_failed_at_its_start_takes_another_recipe(tmp_path: Path, config: dict) -> None:

@@ -26,7 +26,8 @@ TOKENIZER = WORLD.train_tokenizer()
 
 def make_recipe(name: str, length: str = "1") -> Any:
     reader = PLAN.readers[name]
-    keys = {**PLAN.keys, **reader.keys, **PLAN.lengths[length].keys.get(reader.method, {})}
+    # `train_reader` adds the seeds.
+    keys = {**PLAN.keys, **reader.keys, **PLAN.lengths[length].keys.get(reader.method, {}), "warm_start.seed": 1}
     return method_spec(reader.method).load("tiny", [f"{key}={json.dumps(value)}" for key, value in keys.items()])
 
 
