@@ -46,6 +46,8 @@ FAILED_CALLS = "failed_calls"
 
 COUNTED_METRICS = ("drift", "own_faults")
 """Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
+PARTIAL_METRICS = ("reference_kl", "answer_logprob")
+"""Names the metrics that some rollouts have no value of, which is no 0: the others are averaged."""
 
 
 class ServiceError(RuntimeError):
@@ -160,8 +162,8 @@ class Trajectory:
 
     A `truncated` one may have a `failure` too: one that the policy is to blame for, with reward 0.
 
-    `metrics` are numbers to average over rollouts (those in COUNTED_METRICS are summed); `log` is free-form and is only
-    shown.
+    `metrics` are numbers to average over rollouts (but see COUNTED_METRICS and PARTIAL_METRICS); `log` is free-form and
+    is only shown.
     """
 
     task_id: str

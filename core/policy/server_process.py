@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 Backend = Literal["sglang", "vllm", "embedded"]
 
@@ -147,11 +147,16 @@ def wait_until_healthy(url: str, alive: Callable[[], bool], start_s: float, log:
         time.sleep(0.2)
 
 
+def open_url(url: str, limit_s: float, headers: Mapping[str, str] | None = None) -> Any:
+    """Send a GET request to a server, past any proxy: that would look on its own machine."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return direct.open(urllib.request.Request(url, headers=dict(headers or {})), timeout=limit_s)
+
+
 def find_health_problem(url: str, limit_s: float = 10.0) -> str | None:
     """Return what is wrong with the server at `url`; None if it answers GET /health within `limit_s` seconds."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would look on its own machine
     try:
-        with direct.open(f"{url}/health", timeout=limit_s) as response:
+        with open_url(f"{url}/health", limit_s) as response:
             return None if response.status == 200 else f"GET /health gave HTTP {response.status}"
     except urllib.error.HTTPError as error:
         return f"GET /health gave HTTP {error.code}"

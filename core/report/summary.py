@@ -45,9 +45,9 @@ from core.report.changes import compute_changes
 from core.report.stats import fit_retention, mean_ci
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
-from core.runs.health import FIXES, PARTIAL_METRICS
+from core.runs.health import FIXES
 from core.runs.run_folder import RunFolder
-from core.types import COUNTED_METRICS
+from core.types import COUNTED_METRICS, PARTIAL_METRICS
 
 FIRST_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
 """These variants come first; the others follow by name."""

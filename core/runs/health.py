@@ -14,7 +14,7 @@ from statistics import fmean, pstdev, pvariance
 from typing import Any
 
 from core.config import HealthSection
-from core.types import CALLS, COUNTED_METRICS, FAILED_CALLS, Task, Trajectory
+from core.types import CALLS, COUNTED_METRICS, FAILED_CALLS, PARTIAL_METRICS, Task, Trajectory
 
 Metrics = Mapping[str, Any]
 APART = "train_rollout_logprob_abs_diff"
@@ -263,10 +263,6 @@ def measure_health(
         **({"task_rewards": dict(by_kind)} if every and comparable else {}),
         **({"cut_off": fmean(cut)} if cut else {}),
     }
-
-
-PARTIAL_METRICS = frozenset({"reference_kl", "answer_logprob"})
-"""Names the metrics that some rollouts have no value of, which is no 0."""
 
 
 def average_metrics(rollouts: Sequence[Mapping[str, float]]) -> dict[str, float]:
