@@ -16,12 +16,14 @@ from typing import Any
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
 from benchmarks.harness.samples import SampleLog, Samples, count_failures, flat, session_seconds
+from core.config import HealthSection
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, check_roles
 from core.rollout.roles import open_roles, open_trained_roles
 from core.rollout.runner import Runner
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
+from core.runs.health import Health, count_continued, share_recomputed
 from core.runs.progress import Progress
 from core.runs.record import record_rollout
 from core.runs.run_folder import RunFolder
@@ -113,7 +115,7 @@ async def evaluate_cell(
         if pending := log.list_pending(tasks, samples):
             places = {task.task_id: place for place, task in enumerate(tasks)}
             async with opener() as variant:
-                await _run(cell, pending, places, log, variant, grade)
+                recomputed = await _run(cell, pending, places, log, variant, grade)
             samples = log.load_samples(tasks)
         failures = count_failures(flat(samples))
         if failures.counts.total() == len(flat(samples)):
@@ -130,6 +132,8 @@ async def evaluate_cell(
         means = ", ".join(f"{name} {100 * fmean(result.scores[name]):.1f}" for name in SCORES if name in result.scores)
         failed = f", failed: {failures.describe()}" if failures.counts else ""
         print(f"{cell}: {means} of {result.n} tasks in {result.seconds:.1f} s{failed}", flush=True)
+        for warning in Health(HealthSection(patience=1)).update({"recomputed": recomputed}):
+            print(f"{cell}: {warning}", flush=True)
     return result
 
 
@@ -140,8 +144,9 @@ async def _run(
     log: SampleLog,
     variant: OpenVariant,
     grade: Grade,
-) -> None:
-    """Run samples; `places` numbers all tasks of the cell, as the record does."""
+) -> float | None:
+    """Run samples; `places` numbers all tasks of the cell, as the record does. Return their `share_recomputed`."""
+    counts = []
     with Progress(len(pending), label=str(cell)) as progress:
         finished, roles = 0, Roles(variant.policies)
         runner = Runner(variant.method, roles, concurrency=cell.concurrency, deadline_s=cell.deadline_s)
@@ -150,6 +155,7 @@ async def _run(
         async def run_one(repeat: int, task: Task) -> None:
             nonlocal finished
             trajectory = await runner.run_one(task, replace(cell.sampling, seed=cell.sample_seed(task, repeat)))
+            counts.append(count_continued(trajectory))
             recorded, graded = await grade(task, trajectory)
             log.append(
                 record_rollout("eval", _training_step(cell.model), places[task.task_id], task, recorded),
@@ -163,6 +169,7 @@ async def _run(
             progress.update(finished)
 
         await asyncio.gather(*(run_one(repeat, task) for repeat, task in pending))
+    return share_recomputed(counts)
 
 
 def build_result(

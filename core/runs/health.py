@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, pstdev, pvariance
 from typing import Any
 
@@ -31,6 +32,8 @@ LEAST_ENTROPY = 0.003
 """Bounds the entropy, in nats a token."""
 LOGPROB_GAP = 0.1
 """Bounds the mean difference between the log-probs of engine and trainer, in nats a token."""
+RECOMPUTED = 0.5
+"""Bounds `share_recomputed`. Some is in any run: the tokens behind the last full page are never kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,14 @@ SIGNS = (
         f"the log-probs of engine and trainer differ by {{{APART}:.2g}} nats a token",
         "run tokentrue inspect drift RUN: the engine may have old weights, or the loss mask may cover what was not "
         "sampled. With rollout.ahead, lower that",
+    ),
+    Sign(
+        "cache_too_small",
+        lambda m: m["recomputed"] > RECOMPUTED,
+        "{recomputed:.0%} of the tokens that calls continue were computed again: the conversations that run at once do "
+        "not stay in the engine's cache",
+        "raise inference.kv_tokens, or the memory of the servers, or let fewer run at once: rollout.concurrency, or "
+        "--concurrency of an evaluation",
     ),
     Sign(
         "nothing_observed",
@@ -256,12 +267,14 @@ def measure_health(
     every = [reward for values in rewards.values() for reward in values]
     cut = [share for trajectory in valid if (share := share_cut_off(trajectory)) is not None]
     failures = Counter(trajectory.failure or "unknown" for trajectory in trajectories if trajectory.status == "failed")
+    recomputed = share_recomputed(map(count_continued, valid))
     return {
         "failures": dict(failures),
         "failed": failures.total() / len(trajectories),
         **({"reward_std": pstdev(every)} if every else {}),
         **({"task_rewards": dict(by_kind)} if every and comparable else {}),
         **({"cut_off": fmean(cut)} if cut else {}),
+        **({} if recomputed is None else {"recomputed": recomputed}),
     }
 
 
@@ -294,3 +307,23 @@ def share_cut_off(trajectory: Trajectory) -> float | None:
     """Return the share of the trained replies that ran to their limit; None without a trained reply."""
     replies = [turn.completion for turn in trajectory.turns if turn.trained]
     return fmean(reply.finish_reason == "length" for reply in replies) if replies else None
+
+
+def count_continued(trajectory: Trajectory) -> tuple[int, int]:
+    """Count the tokens of calls that the next one continues, and how many of those the engine had kept."""
+    known = kept = 0
+    for before, turn in pairwise(trajectory.turns):
+        ids = before.prompt_ids + before.completion.token_ids
+        if turn.prompt_ids[: len(ids)] == ids:
+            known += len(ids)
+            kept += min(len(ids), turn.completion.cached_tokens)
+    return known, kept
+
+
+def share_recomputed(counts: Iterable[tuple[int, int]]) -> float | None:
+    """Return the share that was not kept of what was continued (`count_continued`), over all rollouts.
+
+    None where nothing was kept: then no call continues another, or the server does not say.
+    """
+    known, kept = map(sum, zip(*counts, strict=True)) if (counts := list(counts)) else (0, 0)
+    return 1 - kept / known if kept else None

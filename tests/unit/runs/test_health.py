@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.config import HealthSection
+from core.engine import weights
+from core.engine.engine import Engine
 from core.runs.health import FIXES, SIGNS, Health, describe_lengths, measure_health
-from core.types import Completion, Task, Trajectory, Turn
+from core.types import Completion, Sampling, Task, Trajectory, Turn
+from tests import kit
 
 WELL: dict[str, Any] = {
     "reward": 0.5, "reward_std": 0.5, "groups_with_signal": 0.5, "failed": 0.0, "failures": {}, "cut_off": 0.1,
     "entropy_loss": 0.3, "grad_norm": 1.0, "nonfinite_steps": 0.0, "train_rollout_logprob_abs_diff": 1e-6,
     "observation_loss": 2.0, "calls_search": 1.5, "calls_python": 0.0, "failed_calls": 1.0,
-    "task_rewards": {"": [0.5] * 16}, "rows": 8, "critic_rows": 4,
+    "task_rewards": {"": [0.5] * 16}, "rows": 8, "critic_rows": 4, "recomputed": 0.1,
 }  # fmt: skip
 ILL: dict[str, dict[str, Any]] = {
     "steps_skipped": {"nonfinite_steps": 0.5},
@@ -29,6 +34,7 @@ ILL: dict[str, dict[str, Any]] = {
     "more_cut": {"cut_off": 0.7},
     "entropy_gone": {"entropy_loss": 1e-4},
     "engine_apart": {"train_rollout_logprob_abs_diff": 0.3},
+    "cache_too_small": {"recomputed": 0.9},
     "nothing_observed": {"observation_loss": 0.0},
     "policy_untaught": {"critic_rows": 0, "critic_rows_skipped": 0},
     "tools_unused": {"calls_search": 0.0, "failed_calls": 0.0},
@@ -143,6 +149,27 @@ def test_rollouts_are_measured_by_task_and_kind() -> None:
         "cut_off": 0.25,  # half of one rollout's trained replies, none of another's
     }
     assert "task_rewards" not in measure_health(tasks, rollouts, comparable=False)
+
+
+@pytest.mark.parametrize(("kv_tokens", "least", "most"), [(1024, 0.0, 0.15), (320, 0.5, 0.9)])
+def test_conversations_that_drive_each_other_out_of_the_cache_are_measured(
+    kv_tokens: int, least: float, most: float, tmp_path: Path
+) -> None:
+    """Three of them begin alike and take turns; the smaller cache holds one of them and a half."""
+    model = weights.load(kit.save_model(tmp_path / "model", 0), "float32")
+    engine = Engine(model, kv_tokens=kv_tokens)
+    prompts = [(*range(40), 50 + i, *range(90)) for i in range(3)]
+    turns: list[list[Turn]] = [[], [], []]
+    for _ in range(3):
+        for i, ids in enumerate(prompts):
+            [completion] = engine.generate([ids], Sampling(max_new_tokens=8, seed=i))
+            turns[i].append(Turn("policy", ids, completion, trained=True))
+            prompts[i] = (*ids, *completion.token_ids, *range(20))
+    rollouts = [Trajectory(f"{i}", tuple(own), status="completed", reward=0.0) for i, own in enumerate(turns)]
+    share = measure_health([], rollouts)["recomputed"]
+    assert least < share < most
+    apart = replace(rollouts[0], turns=rollouts[0].turns[::2][::-1])
+    assert "recomputed" not in measure_health([], [apart]), "its second call continues nothing"
 
 
 @pytest.mark.parametrize(
