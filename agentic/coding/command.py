@@ -100,10 +100,11 @@ async def run_command(
         finally:
             watch.cancel()
             finished = closed[0] if session.closed else await server.finish_session(key)
-    end = find_end(result, finished.counters)
+    end = find_end(result, finished.counters, session.reached_limit)
     output, errors = (_tail(result.stdout), _tail(result.stderr)) if result else ("", "")
     refused = [name for name in finished.counters if name.startswith(NOT_OUR_AGENT)]
-    if (end == "agent_failed" and refused) or (end in ("agent_failed", "answered") and not finished.turns):
+    unanswered = session.failure is not None or not finished.turns
+    if (end == "agent_failed" and refused) or (end in ("agent_failed", "answered") and unanswered):
         code = result.exit_code if result else 0
         raise RolloutError(
             "agent_failed",
@@ -141,8 +142,8 @@ def write_line(command: CommandSection, statement: str, endpoint: gateway.Endpoi
     return f"exec {shlex.join(words)}"
 
 
-def find_end(result: CommandResult | None, counters: Mapping[str, int]) -> End:
-    """Say how a program ended; None stands for a workspace that is gone."""
+def find_end(result: CommandResult | None, counters: Mapping[str, int], at_limit: bool) -> End:
+    """Say how a program ended, maybe `at_limit` of its turns or context; None stands for a workspace that is gone."""
     if result is None:
         return "workspace_lost"
     # Some programs ask on at a limit of turns until they are stopped, and others end with 0.
@@ -152,7 +153,7 @@ def find_end(result: CommandResult | None, counters: Mapping[str, int]) -> End:
         return "time_limit" if result.reason == "timeout" else "output_limit"
     if result.exit_code == 0:
         return "answered"
-    return "context_limit" if counters.get("refused_context_length_exceeded") else "agent_failed"
+    return "context_limit" if at_limit else "agent_failed"
 
 
 def _tail(output: bytes) -> str:

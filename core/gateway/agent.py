@@ -106,9 +106,10 @@ class AgentMethod(Method):
 
     Without `grade` a rollout has the reward of its Outcome, or none yet.
 
-    An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`. A
-    RolloutError of the agent keeps its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous
-    method `close`, it is called at the end.
+    An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
+    Where the policy failed at the agent's last request, the rollout fails with that fault, also if the agent gave an
+    answer. A RolloutError of the agent keeps its kind; any other error fails the rollout as `agent`. If `run` has an
+    asynchronous method `close`, it is called at the end.
     """
 
     def __init__(
@@ -155,12 +156,15 @@ class AgentMethod(Method):
             outcome = Outcome(returned) if isinstance(returned, str) else returned
             if not isinstance(outcome, Outcome):
                 raise TypeError(f"the agent returned {returned!r}, which is no text"[:200])
-        except (asyncio.CancelledError, RolloutError):
-            raise
         except Exception as error:  # an agent fails in its own ways
             failure = error
         finally:
             finished = await self.gateway.finish_session(session_id)
+        if session.failure is not None:  # whatever the agent made of it
+            kind, message = session.failure
+            raise RolloutError(kind, f"the agent's last request got no answer: {message}") from failure
+        if isinstance(failure, RolloutError):
+            raise failure
         if failure is not None and not session.reached_limit:
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
         if unsent := find_unsent(task, finished.turns, self._tokenizer):

@@ -45,8 +45,6 @@ MAX_EVENTS = 1000
 
 TURN_LIMITS = ("turn_limit", "tool_limit")
 """Names the refusals after which a session has no other answer."""
-LIMITS = (*TURN_LIMITS, "context_length_exceeded")
-"""Names the refusals that end a rollout as truncated: the agent had all that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,10 @@ class GatewaySession:
         self._named: dict[str, int] = {}
         self._echoes_seen: set[tuple[EchoKind, str]] = set()
         self._running: set[asyncio.Future[Completion]] = set()
+        self._asked = 0
+        self._failed: tuple[int, Exception] | None = None
+        """Holds the number of the last request that the policy or its context gave no answer, and why, until a later
+        request has one."""
         self._began = self._used_at = time.monotonic()
 
     @property
@@ -99,8 +101,17 @@ class GatewaySession:
 
     @property
     def reached_limit(self) -> bool:
-        """Whether a limit refused a request."""
-        return any(self.counters[f"refused_{limit}"] for limit in LIMITS)
+        """Whether a limit refused a request. An agent that has made room in a full context, and goes on, is at none."""
+        at_turn_limit = any(self.counters[f"refused_{limit}"] for limit in TURN_LIMITS)
+        return at_turn_limit or (self._failed is not None and isinstance(self._failed[1], ContextFullError))
+
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """What kept the policy from answering, as (kind, message), if no later request was answered."""
+        if self._failed is None or self.reached_limit:
+            return None
+        error = self._failed[1]
+        return str(getattr(error, "kind", f"exception_{type(error).__name__}")), str(error)
 
     @property
     def idle_s(self) -> float:
@@ -129,6 +140,20 @@ class GatewaySession:
             GatewayError: the request cannot be answered.
             PolicyError: the policy gave no completion.
         """
+        self._asked += 1
+        number = self._asked
+        try:
+            answer = await self._answer(request)
+        except Exception as error:
+            at_fault = not isinstance(error, GatewayError) or error.status == 503 or isinstance(error, ContextFullError)
+            if at_fault and not self.closed:
+                self._failed = number, error
+            raise
+        if self._failed is not None and self._failed[0] < number:
+            self._failed = None
+        return answer
+
+    async def _answer(self, request: AgentRequest) -> Answer:
         self._check_open()
         self._used_at = time.monotonic()
         self._check_limits()
@@ -326,7 +351,10 @@ class GatewaySession:
             seed = derive_seed(seed, digest.hex(), self._calls_by_prompt[digest])
             self._calls_by_prompt[digest] += 1
         limit = min(room, sampling.max_new_tokens, request.max_tokens or room)
-        stop_ids = request.tokens.sampling_params.stop_token_ids or () if request.tokens else ()
+        # A server knows where the model's config ends a text; a base model's does not end a turn of its chat template.
+        stop_ids = [self._transcriber.tokenizer.eos_token_id]
+        if request.tokens is not None:
+            stop_ids = request.tokens.sampling_params.stop_token_ids or []
         return replace(
             sampling,
             max_new_tokens=limit,
@@ -338,7 +366,8 @@ class GatewaySession:
     def _prepare(self, request: AgentRequest) -> tuple[Continuation, Ids, tuple[bool, ...]]:
         """Find where the request continues; return that, its prompt, and which answers in it keep their thoughts."""
         if request.tokens is not None:
-            return NOWHERE, tuple(request.tokens.token_ids), ()
+            prompt = tuple(request.tokens.token_ids)
+            return replace(NOWHERE, key=(0, prompt)), prompt, ()
         self._transcriber.check_tools(request.tools)
         messages = self._join_messages(request)
         if not messages:

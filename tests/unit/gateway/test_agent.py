@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import aiohttp
 import pytest
 
 from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome
 from core.gateway.session import SessionSettings
-from core.policy.base import Roles
+from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
@@ -133,6 +134,36 @@ async def test_an_agent_that_fails_is_counted_with_its_error():
         (trajectory,) = await run_each(method, model, TASKS[:1])
         assert (trajectory.status, trajectory.failure) == ("failed", "agent")
         assert message in trajectory.log["error"]
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        ([PolicyError("unavailable", "no engine")], "unavailable"),
+        (["fine", PolicyError("engine", "it broke")], "engine"),
+        ([PolicyError("engine", "it broke"), "fine"], None),
+        ([PolicyError("too_long", "of context"), "fine"], None),
+    ],
+)
+@pytest.mark.parametrize("ends", ["answers", "raises"])
+async def test_what_an_agent_makes_of_a_policy_that_failed_is_not_trained(says, kind, ends):
+    """Its last request counts: what it asked again, and what it shortened in a full context, was answered."""
+
+    async def go_on(task: Task, endpoint: Endpoint) -> str:
+        for _ in says:
+            with suppress(aiohttp.ClientResponseError):
+                async with aiohttp.ClientSession(raise_for_status=True) as http:
+                    body = {"model": "policy", "messages": [{"role": "user", "content": "?"}]}
+                    await http.post(f"{endpoint.openai_url}/chat/completions", json=body)
+        if ends == "raises":
+            raise OSError("no disk")
+        return "sorry"
+
+    model = make_model()
+    model.policy = kit.script_policy(model.tokenizer, says)
+    (trajectory,) = await run_each(make_method(go_on, model), model, TASKS[:1])
+    assert trajectory.failure == (kind or (None if ends == "answers" else "agent"))
+    assert trajectory.status == ("completed" if trajectory.failure is None else "failed")
 
 
 async def test_an_agent_may_know_its_own_reward_which_a_reward_function_replaces():

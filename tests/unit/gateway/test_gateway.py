@@ -294,6 +294,7 @@ async def test_chat_gives_the_tokens_of_prompt_and_answers(stream):
             calls = model.policy.calls[-2:]
             assert chunks[-1]["usage"]["prompt_tokens"] == len(calls[0].prompt_ids)
             assert calls[0].sampling.max_new_tokens == 900
+            assert calls[0].sampling.stop_token_ids == (model.tokenizer.eos_token_id,), "a server may not know it"
             assert [chunk.get("prompt_token_ids") for chunk in chunks if "prompt_token_ids" in chunk] == [
                 list(calls[0].prompt_ids)
             ]

@@ -39,6 +39,17 @@ async def test_a_prompt_of_ids_is_sampled_as_it_is_and_becomes_a_turn(stream):
     assert len(finished["rows"]) == 1
 
 
+async def test_a_request_that_comes_again_is_that_of_its_own_ids():
+    """A retry of a request that never arrived does not throw away the turn before it."""
+    model = make_model()
+    async with serve(model) as (_, client):
+        for prompt, retries in (([1], 0), ([1, 2], 1), ([1, 2], 1)):
+            await client.post(WIRE, {"token_ids": prompt}, headers={"X-Stainless-Retry-Count": str(retries)})
+        finished = await finish(client, model)
+    assert [turn["trained"] for turn in finished["turns"]] == [True, False, True]
+    assert finished["counters"] == {"retried": 1}
+
+
 async def test_our_own_client_of_vllm_gets_its_completions_from_a_gateway():
     model = RandomModel(make_tokenizer("qwen3"), "hermes")
     gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(max_context=500), open_on_request=True)

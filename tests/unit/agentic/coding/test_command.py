@@ -109,9 +109,11 @@ async def test_a_policy_that_gives_no_answer_fails_the_rollout(isolation: None) 
     def fail(prompt: str) -> str:
         raise PolicyError("unavailable", "no engine")
 
-    with pytest.raises(RolloutError, match=r"after 1 turns \(refused_policy_unavailable") as failure:
-        await play([REPAIR, fail])
-    assert failure.value.kind == "agent_failed"
+    calm = ("sh", "-c", 'python3 -c "$0" "$1" || true', SCRIPT, "{statement}")  # ends with 0 all the same
+    for arguments in (("python3", "-c", SCRIPT, "{statement}"), calm):
+        with pytest.raises(RolloutError, match=r"after 1 turns \(refused_policy_unavailable") as failure:
+            await play([REPAIR, fail], arguments=arguments)
+        assert failure.value.kind == "agent_failed"
 
 
 async def test_a_program_that_finishes_its_session_keeps_its_turns_and_gets_no_more(isolation: None) -> None:
