@@ -27,9 +27,9 @@ _TOO_LONG = re.compile(r"context length|maximum model length|the context of \d")
 class HTTPClient:
     """Posts JSON to the server at `url` (`http://host:port`, with or without a path).
 
-    `retry` takes at most `timeout_s` seconds, if that is given. It repeats what ended with a fault of `retried` at most
-    `max_retries` times; the pause doubles from `backoff_s` seconds up to `max_backoff_s`. One attempt may take
-    `attempt_s` seconds. Every fault is raised as an `error`.
+    `retry` takes at most `timeout_s` seconds, if that is given; a rollout's calls have its deadline. It repeats what
+    ended with a fault of `retried` at most `max_retries` times; the pause doubles from `backoff_s` seconds up to
+    `max_backoff_s`. One attempt may take `attempt_s` seconds. Every fault is raised as an `error`.
 
     The key of a server that wants one is read from `api_key_file` at the first call. The HTTP session opens on the
     first call, belongs to that event loop, and is closed by `close()` or `async with`.
@@ -42,7 +42,7 @@ class HTTPClient:
         self,
         url: str,
         *,
-        timeout_s: float | None = 600.0,
+        timeout_s: float | None = None,
         attempt_s: float | None = None,
         max_retries: int = 3,
         backoff_s: float = 0.5,

@@ -123,8 +123,7 @@ class EvalModels:
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
         """Open the model for calls of up to `context` tokens."""
         if url := self.urls.get(model):
-            # The deadline of a sample limits its calls: there is no second limit that nobody set.
-            async with make_server_policy(url, timeout_s=None, api_key_file=self.key_file) as remote:
+            async with make_server_policy(url, api_key_file=self.key_file) as remote:
                 yield remote
             return
         budget = max(self.concurrency * context, self.recipe.inference.kv_tokens)

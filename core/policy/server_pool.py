@@ -70,7 +70,7 @@ class ServerPool:
     started with, are never taken for its own. All servers have the key in `api_key_file`, if they have one.
     """
 
-    def __init__(self, urls: Sequence[str], *, timeout_s: float = 600.0, api_key_file: str | Path | None = None):
+    def __init__(self, urls: Sequence[str], *, timeout_s: float, api_key_file: str | Path | None = None):
         self._servers = [
             _Server(make_server_policy(url, timeout_s=timeout_s, max_retries=0, api_key_file=api_key_file))
             for url in urls

@@ -52,7 +52,6 @@ class RetrievalClient:
         self._make_client = partial(
             HTTPClient,
             url,
-            timeout_s=None,
             attempt_s=30.0,
             max_retries=max_retries,
             backoff_s=backoff_s,

@@ -104,7 +104,7 @@ class ServedRollouts:
         # A call that hangs must end before its rollout does, so that another server gets it.
         self.policy = ServerPool(
             recipe.inference.servers,
-            timeout_s=min(600.0, recipe.rollout.deadline_s / 2),
+            timeout_s=recipe.rollout.deadline_s / 2,
             api_key_file=recipe.inference.server_key_file,
         )
 

@@ -120,7 +120,9 @@ async def test_a_slow_server_costs_the_others_nothing_and_a_session_moves_at_mos
     hosts = [PacedHost(models[0], seconds) for seconds in (0.1, 0.1, 0.5) * 2]
     for host in hosts:
         await host.start()
-    pools = [ServerPool([host.url for host in hosts[:3]]), *(ServerPool([host.url]) for host in hosts[3:])]
+    pools = [
+        ServerPool([host.url for host in group], timeout_s=20) for group in (hosts[:3], *([one] for one in hosts[3:]))
+    ]
     for pool in pools:
         await pool.update_weights(models[0], 1)
     answered: Counter[str] = Counter()
@@ -307,7 +309,7 @@ async def test_the_servers_of_a_pool_get_their_key_from_a_file(models: tuple[Pat
     (tmp_path / "key").write_text("open sesame\n")
     async with TestServer(Server(EmbeddedPolicy(engine), "tiny", api_key="open sesame").app()) as server:
         url = f"http://127.0.0.1:{server.port}"
-        without, pool = ServerPool([url]), ServerPool([url], api_key_file=tmp_path / "key")
+        without, pool = (ServerPool([url], timeout_s=20, api_key_file=key) for key in (None, tmp_path / "key"))
         with pytest.raises(PolicyError, match="401"):
             await without.update_weights(models[0], 1)
         await pool.update_weights(models[0], 1)

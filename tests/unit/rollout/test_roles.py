@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
 from core.config import Recipe, RecipeError
+from core.http_client import HTTPClient
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.roles import open_roles
@@ -50,6 +51,12 @@ async def test_a_role_that_cannot_be_opened_is_named(qwen2: Path, place: str, kv
     with pytest.raises(RecipeError, match=rf"roles\.judge: .*{named}"):
         async with open_roles(recipe(roles, kv_tokens), None, open_frozen_model):
             pass
+
+
+async def test_a_server_has_the_time_that_the_rollout_has() -> None:
+    """No call of a role had more than 600 seconds, whatever rollout.deadline_s or --deadline said."""
+    async with open_roles(recipe({"judge": "http://there"}), None) as opened:
+        assert cast("HTTPClient", opened["judge"])._timeout_s is None
 
 
 async def test_a_server_that_wants_a_key_gets_that_of_its_role(tmp_path: Path) -> None:
