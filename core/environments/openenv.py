@@ -81,11 +81,11 @@ class OpenEnvEnvironment(AgentEnvironment):
             try:
                 tools, follow = (await episode.list_tools(), None) if self.entry.action is None else ([], episode.act)
                 episode.answer = await run_tool_loop(endpoint, task.messages, tools, self.entry.system, follow)
-            except EpisodeDone:
-                pass
+            except EpisodeDone:  # without a reward, if the environment never gave one: then the rollout has failed
+                return Outcome(episode.answer, episode.reward)
             except LimitReached:
                 truncated = True
-            return Outcome(episode.answer, episode.reward, truncated=truncated)
+            return Outcome(episode.answer, episode.reward or 0.0, truncated=truncated)
 
     async def close(self) -> None:
         if self._url is not None:
@@ -130,7 +130,7 @@ class OpenEnvEpisode:
         self.entry = entry
         self.socket = socket
         self.shown = self.answer = ""
-        self.reward = 0.0
+        self.reward: float | None = None
 
     @property
     def key(self) -> str:
@@ -155,14 +155,15 @@ class OpenEnvEpisode:
         if told.observation is None:
             raise RolloutError("environment", f"the environment refused {kind}: {told.code}: {told.message}")
         if kind == "step" and data.get("type") != "list_tools":
-            self.reward += told.reward or 0.0
+            if told.reward is not None:
+                self.reward = (self.reward or 0.0) + told.reward
             if told.done:
                 raise EpisodeDone
         return told.observation
 
     def show(self, observation: Mapping[str, Any]) -> str:
         """Return what the policy sees of an observation."""
-        if "error" in observation or not self.entry.show:
+        if observation.keys() == {"error"} or not self.entry.show:  # an observation may have such a field, too
             return json.dumps(observation, ensure_ascii=False)
         if missing := [name for name in self.entry.show if name not in observation]:
             raise RolloutError("environment", f"show: no {missing[0]!r} in an observation of {sorted(observation)}")

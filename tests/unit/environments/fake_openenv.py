@@ -40,7 +40,8 @@ async def play(request: web.Request) -> web.WebSocketResponse:
         async for message in socket:
             body = json.loads(message.data)
             data: dict[str, Any] = body["data"]
-            reward, result = 0.0, {}
+            reward: float | None = 0.0
+            result: dict[str, Any] = {}
             if body["type"] == "reset":
                 seen.resets.append(data)
                 goal, total = 2 + data.get("seed", 0), 0
@@ -62,14 +63,16 @@ async def play(request: web.Request) -> web.WebSocketResponse:
                     await socket.send_json({"type": "error", "data": error})
                     continue
                 total += int(said)
-                reward, result = 0.5, {"content": [{"type": "text", "text": f"now {total}"}]}
-            await send(socket, {"text": f"{total} of {goal}", "result": result, "hidden": 7}, reward, total >= goal)
+                result = {"content": [{"type": "text", "text": f"now {total}"}]}
+                reward = None if total > 90 else 0.5
+            shown = {"text": f"{total} of {goal}", "result": result, "hidden": 7, "error": ""}
+            await send(socket, shown, reward, total >= goal)
     finally:
         seen.open -= 1
     return socket
 
 
-async def send(socket: web.WebSocketResponse, observation: dict[str, Any], reward: float, done: bool) -> None:
+async def send(socket: web.WebSocketResponse, observation: dict[str, Any], reward: float | None, done: bool) -> None:
     await socket.send_json(
         {"type": "observation", "data": {"observation": observation, "reward": reward, "done": done}}
     )

@@ -90,6 +90,11 @@ async def test_a_limit_ends_an_episode_with_what_it_earned(play: Play, url: str)
     assert (done.status, done.reward, len(done.turns)) == ("truncated", 2.0, 4)
 
 
+async def test_an_episode_that_ends_without_any_reward_has_failed(play: Play, url: str) -> None:
+    [done] = await play(["99"], url=url)
+    assert (done.status, done.failure) == ("failed", "bad_reward")
+
+
 async def test_a_server_plays_no_more_rollouts_at_once_than_the_recipe_says(play: Play, url: str, app: Any) -> None:
     assert len(await play(["5"], url=url, count=6, sessions=2)) == 6
     assert app[SEEN].most == 2
@@ -139,7 +144,7 @@ async def test_a_task_that_begins_otherwise_than_its_record_says_is_refused(play
 
 async def test_a_field_that_no_observation_has_is_named(url: str) -> None:
     environment = OpenEnvEntry(kind="openenv", url=url, show=("texts",)).open("x", 4)
-    with pytest.raises(RolloutError, match=r"no 'texts' in an observation of \['hidden', 'result', 'text'\]"):
+    with pytest.raises(RolloutError, match=r"no 'texts' in an observation of \['error', 'hidden', 'result', 'text'\]"):
         await environment.read_task(1)
 
 
