@@ -46,8 +46,8 @@ FAILED_CALLS = "failed_calls"
 
 COUNTED_METRICS = ("drift", "own_faults")
 """Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
-PARTIAL_METRICS = ("reference_kl", "answer_logprob")
-"""Names the metrics that some rollouts have no value of, which is no 0: the others are averaged."""
+PARTIAL_METRICS = ("reference_kl", "answer_logprob", "environment_")
+"""Begin the names of metrics that some rollouts have no value of, which is no 0: the others are averaged."""
 
 
 class ServiceError(RuntimeError):

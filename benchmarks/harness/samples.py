@@ -199,7 +199,7 @@ def measure_columns(samples: Samples) -> dict[str, list[float | None]]:
     """
     every = flat(samples)
     names = dict.fromkeys(name for sample in every if not sample.failed for name in sample.metrics)
-    absent = {name: None if name in PARTIAL_METRICS else 0.0 for name in names}
+    absent = {name: None if name.startswith(PARTIAL_METRICS) else 0.0 for name in names}
     return {name: [None if s.failed else _number(s.metrics.get(name, absent[name])) for s in every] for name in names}
 
 

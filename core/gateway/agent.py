@@ -82,6 +82,7 @@ class Endpoint:
 class Outcome:
     """Holds what a run of an agent came to. An agent that is an environment, too, has a reward and metrics of its own.
 
+    Each metric is averaged over the rollouts that have it, as `environment_NAME`: others may be of another agent.
     `truncated` says that a limit ended it. Raises ValueError if `reward` is no finite number.
     """
 

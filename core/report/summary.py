@@ -242,7 +242,8 @@ def _summarize_tasks(selection: Selection) -> dict[str, Any]:
         # What no task of a seed has, such as an end at a limit, is 0 for each that did not fail.
         absent = {i: 0.0 if any(column[i] is not None for column in columns) else None for i in indices}
         for name in names:
-            values = result.measures.get(name, dict.fromkeys(indices) if name in PARTIAL_METRICS else absent)
+            none = dict.fromkeys(indices) if name.startswith(PARTIAL_METRICS) else absent
+            values = result.measures.get(name, none)
             measures[name] += [value for i in indices if (value := values[i]) is not None]
     means = {name: math.fsum(values) / len(values) for name, values in measures.items() if values}
     solved = math.fsum(result.scores["official"][i] for result, indices in selection for i in indices)

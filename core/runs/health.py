@@ -283,7 +283,7 @@ def average_metrics(rollouts: Sequence[Mapping[str, float]]) -> dict[str, float]
     averages = {}
     for name in sorted({name for metrics in rollouts for name in metrics}):
         values = [metrics[name] for metrics in rollouts if name in metrics]
-        count = len(values) if name in PARTIAL_METRICS else len(rollouts)
+        count = len(values) if name.startswith(PARTIAL_METRICS) else len(rollouts)
         averages[name] = sum(values) if name in COUNTED_METRICS else sum(values) / count
     return averages
 

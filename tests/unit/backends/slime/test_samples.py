@@ -132,9 +132,10 @@ def test_fan_out_of_a_rollout_without_trained_turns_is_one_masked_sample(samples
 
 
 def test_events_are_summed_over_rollouts_and_other_metrics_averaged_as_in_embedded_training() -> None:
-    """A rollout without an answer has no log-prob of one, which is no 0."""
+    """A rollout without an answer has no log-prob of one, and one of another environment no score: that is no 0."""
     notes = [{"status": "completed", "metrics": {"drift": float(n), "turns": float(n)}} for n in (1, 3)]
-    notes[1]["metrics"] |= {"answer_logprob": -0.5, "reference_kl": 2.0, "end_answered": 1.0}
+    notes[1]["metrics"] |= {"answer_logprob": -0.5, "reference_kl": 2.0, "environment_score": 3.0, "end_answered": 1.0}
     told = summarize_notes([*notes, {"status": "failed", "failure": "lost", "metrics": {}}])
-    averages = {"drift": 4.0, "turns": 2.0, "answer_logprob": -0.5, "reference_kl": 2.0, "end_answered": 0.5}
+    averages = {"answer_logprob": -0.5, "reference_kl": 2.0, "environment_score": 3.0}
+    averages |= {"drift": 4.0, "turns": 2.0, "end_answered": 0.5}
     assert {name: told[name] for name in averages} == averages
