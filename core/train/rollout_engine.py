@@ -26,6 +26,8 @@ LARGEST_GAP, EXACT_GAP = 0.1, 1e-3
 bfloat16 gives less than the first. Where both compute in float32 the second is the limit."""
 GROWTH = 10.0
 """Limits how far that may be in comparison with the server's first check, which shows how it rounds."""
+CHECK_S = 600.0
+"""Limits the seconds of a check: the trainer waits for all servers, and one may hang."""
 
 
 def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Tokenizer | None) -> Engine:
@@ -156,13 +158,17 @@ def make_check(model: CausalLM, temperature: float, limits: dict[str, float] | N
 
     async def check(policy: Policy) -> None:
         sampling = Sampling(temperature=temperature, max_new_tokens=1)
-        sampled = await asyncio.gather(*(policy.generate(prompt, sampling) for prompt in prompts))
+        where = getattr(policy, "url", "a server")
+        try:
+            async with asyncio.timeout(CHECK_S):
+                sampled = await asyncio.gather(*(policy.generate(prompt, sampling) for prompt in prompts))
+        except TimeoutError:
+            raise PolicyError("timeout", f"{where}: no answer to short calls within {CHECK_S:g} s") from None
         gaps = [
             abs(token.logprobs[0] - float(logprobs_V[token.token_ids[0]])) if token.token_ids else math.inf
             for token, logprobs_V in zip(sampled, expected, strict=True)
         ]
         gap = sum(gaps) / len(gaps)
-        where = getattr(policy, "url", "a server")
         if gap > limits.get(where, LARGEST_GAP):
             raise PolicyError(
                 "engine",

@@ -21,7 +21,9 @@ from core.engine.server import Server
 from core.policy import server_pool
 from core.policy.base import PolicyError
 from core.policy.http_policy import HTTPPolicy
+from core.policy.scripted import ScriptedPolicy
 from core.policy.server_pool import ServerPool
+from core.train import rollout_engine
 from core.train.rollout_engine import make_check
 from core.types import Sampling
 from tests import kit
@@ -302,6 +304,16 @@ async def test_calls_wait_while_all_servers_are_away_and_then_say_so(hosts, mode
 async def test_weights_that_no_server_takes_are_an_error(pool, tmp_path) -> None:
     with pytest.raises(PolicyError, match="no such folder"):
         await pool.update_weights(tmp_path / "absent", 1)
+
+
+async def test_a_server_that_hangs_in_its_check_holds_the_trainer_up_no_longer_than_a_check_may_take(
+    models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_engine, "CHECK_S", 0.1)
+    check = make_check(weights.load(models[0], device="cpu"), 1.0)
+    hanging = ScriptedPolicy(lambda prompt, sampling: prompt, latency=60)
+    with pytest.raises(PolicyError, match=r"no answer to short calls within 0\.1 s"):
+        await check(hanging)
 
 
 async def test_the_servers_of_a_pool_get_their_key_from_a_file(models: tuple[Path, Path], tmp_path: Path) -> None:
