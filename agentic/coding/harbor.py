@@ -61,7 +61,7 @@ def read_folder(folder: Path, notes: list[str]) -> Task:
     try:
         settings = read_settings(folder)
         question = CANARY.sub("", read_text(folder / "instruction.md"))
-        tests = {path.as_posix(): file.read_text() for path, file in list_files(folder / "tests").items()}
+        tests = {path.as_posix(): read_as_it_is(file) for path, file in list_files(folder / "tests").items()}
         tests["test.sh"] = rewrite_script(read_text(folder / "tests/test.sh"), f"{folder}/tests/test.sh", notes)
         metadata, why = read_environment(folder / "environment", settings.get("environment.workdir"))
     except (OSError, ValueError) as error:
@@ -138,7 +138,7 @@ def read_environment(folder: Path, workdir: str | None) -> tuple[dict[str, Any],
             why = why or line
     root, texts = PurePosixPath(workdir or current), dict[str, str]()
     try:
-        texts = {path.relative_to(root).as_posix(): file.read_text() for path, file in files.items()}
+        texts = {path.relative_to(root).as_posix(): read_as_it_is(file) for path, file in files.items()}
     except ValueError as error:  # a file is no text, or outside of WORKDIR
         why = why or str(error)
     why = why or (".dockerignore" if (folder / ".dockerignore").exists() else "")
@@ -157,6 +157,11 @@ def list_files(path: Path) -> dict[PurePosixPath, Path]:
             f"{wrong[0]} is missing, or a symbolic link, which may lead out. Fix: put the file itself there."
         )
     return {PurePosixPath(file.relative_to(path).as_posix()): file for file in found if file.is_file()}
+
+
+def read_as_it_is(path: Path) -> str:
+    """Return the text of a file with its own line ends. Raises ValueError for what is no text."""
+    return path.read_bytes().decode()
 
 
 def read_text(path: Path) -> str:

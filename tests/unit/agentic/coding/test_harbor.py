@@ -74,6 +74,14 @@ def test_the_command_writes_records_that_the_method_takes_and_tells_what_it_left
     assert "repository" in tasks[0].metadata, "an empty folder is a repository too"
 
 
+def test_the_line_ends_of_files_stay_as_they_are(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, "sorted-names")
+    for path in ("environment/names.txt", "tests/expected.txt"):
+        (folder / path).write_bytes(b"tom\r\nada\r\n")
+    task = read_task(read_folder(folder, []))
+    assert task.files["names.txt"] == task.verifier["expected.txt"] == b"tom\r\nada\r\n"
+
+
 @pytest.mark.parametrize(
     ("dockerfile", "why"),
     [
