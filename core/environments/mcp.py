@@ -97,7 +97,7 @@ async def call_tool(client: Any, server: str, folder: str, tool: str, /, **argum
 
     try:
         result = await client.call_tool(tool, arguments)
-        parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
+        parts = [show_part(part) for part in result.content]
         said = (FAILED if result.is_error else "") + "\n".join(parts)
     except Exception as error:
         code = getattr(error, "code", None)  # errors of HTTP, and of a result against its schema, have none
@@ -107,6 +107,12 @@ async def call_tool(client: Any, server: str, folder: str, tool: str, /, **argum
         said = f"{FAILED}{error}"
     # Where the folder lies is chance: a run repeats only if the policy does not see it.
     return said.replace(f"{folder}/", "").replace(folder, ".")
+
+
+def show_part(part: Any) -> str:
+    """Return the text of a part of a result, which a resource within it may hold; what is no text is named."""
+    text = part.text if part.type == "text" else getattr(getattr(part, "resource", None), "text", None)
+    return f"[{part.type}]" if text is None else str(text)
 
 
 def read_schemas(key: str, servers: Mapping[str, McpServer]) -> list[ToolSchema]:

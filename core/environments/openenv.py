@@ -195,4 +195,5 @@ class OpenEnvEpisode:
         parts = result.get("content") if isinstance(result, dict) else None
         if not isinstance(parts, list) or not parts:
             return json.dumps(result, ensure_ascii=False)
-        return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        # What is no text is named, as for servers of MCP (mcp.py).
+        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts if isinstance(part, dict))

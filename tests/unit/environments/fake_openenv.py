@@ -63,7 +63,7 @@ async def play(request: web.Request) -> web.WebSocketResponse:
                     await socket.send_json({"type": "error", "data": error})
                     continue
                 total += int(said)
-                result = {"content": [{"type": "text", "text": f"now {total}"}]}
+                result = {"content": [{"type": "text", "text": f"now {total}"}, {"type": "image", "data": ""}]}
                 reward = None if total > 90 else 0.5
             shown = {"text": f"{total} of {goal}", "result": result, "hidden": 7, "error": ""}
             await send(socket, shown, reward, total >= goal)

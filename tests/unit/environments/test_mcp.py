@@ -38,7 +38,7 @@ class Fault(Exception):
 class Client:
     """Plays a server that keeps files; `shown` has its tools, one a page."""
 
-    shown = ("list_files", "write", "die", "lie", "slow", "refuse")
+    shown = ("list_files", "write", "die", "lie", "slow", "refuse", "read")
 
     def __init__(self, server: Any, read_timeout_seconds: float):
         self.folder = Path(server["cwd"])
@@ -71,6 +71,8 @@ class Client:
             (self.folder / arguments["path"]).write_text("new")
         found = [str(path) for path in sorted(self.folder.rglob("*")) if path.is_file()]
         said = [SimpleNamespace(type="text", text=" ".join([*found, str(self.folder)])), SimpleNamespace(type="image")]
+        if name == "read":
+            said = [SimpleNamespace(type="resource", resource=SimpleNamespace(text="embedded"))]
         return SimpleNamespace(content=said, is_error=name == "refuse")
 
 
@@ -124,7 +126,7 @@ async def test_a_server_that_ends_fails_the_rollout_by_name_and_a_fault_is_told(
     done, _ = await play([call("lie"), "done"])
     assert (done.status, done.failure) == ("failed", "environment")
     assert "the MCP server disk failed with RuntimeError at lie: Invalid structured content" in str(done.log)
-    for name, told in (("slow", "error: timed out"), ("refuse", "error: .\n[image]")):
+    for name, told in (("slow", "error: timed out"), ("refuse", "error: .\n[image]"), ("read", "embedded")):
         done, shown = await play([call(name), "done"])
         assert (done.status, done.reward) == ("completed", 0.0)
         assert told in shown

@@ -80,7 +80,7 @@ async def test_a_reply_is_an_action_and_the_rewards_of_the_steps_add_up(
 async def test_the_policy_calls_the_tools_that_the_environment_lists(play: Play, url: str, tokenizer: Any) -> None:
     [done] = await play([CALL.format(4), "enough"], url=url, action=None)
     assert (done.status, done.reward, done.log["answer"]) == ("completed", 0.5, "enough")
-    assert "now 4" in tokenizer.decode(done.turns[1].prompt_ids)
+    assert "now 4\n[image]" in tokenizer.decode(done.turns[1].prompt_ids)
     [ended] = await play([CALL.format(9)], url=url, action=None)
     assert (ended.status, ended.reward, len(ended.turns)) == ("completed", 0.5, 1)
 
