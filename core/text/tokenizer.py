@@ -63,6 +63,7 @@ def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Tokenizer:
         raise CheckpointError(
             f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it."
         ) from error
+    tokenizer.clean_up_tokenization_spaces = False  # Llama 3's files ask for it; `ls .` would be read as `ls.`
     if not for_chat:
         return tokenizer
     if not tokenizer.chat_template:

@@ -159,6 +159,17 @@ def test_a_folder_without_a_tokenizer_is_refused_by_the_names_of_its_files(memag
     assert find_tokenizer(folder) is None
 
 
+def test_a_reply_is_read_as_it_was_sampled_whatever_the_tokenizers_files_ask_for(memagent_model, tmp_path):
+    """As transformers below 5.10 reads Llama 3's; later ones leave the spaces of its kind of tokenizers alone."""
+    folder = shutil.copytree(memagent_model, tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    name = "clean_up_tokenization_spaces"
+    asked = {name: True, f"{name}_for_bpe_even_though_it_will_corrupt_output": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **asked}))
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.decode(tokenizer.encode("ls . , don 't", add_special_tokens=False)) == "ls . , don 't"
+
+
 def test_a_turn_ends_with_the_token_of_the_template_where_the_config_knows_the_end_of_a_document(
     memagent_model, tmp_path, caplog
 ):
