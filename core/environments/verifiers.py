@@ -79,8 +79,9 @@ class VerifiersEnvironment(AgentEnvironment):
         [trace] = traces
         metrics = {name: float(value) for name, value in trace.metrics.items() if value is not None}
         metrics |= {f"reward_{name}": one.value for name, one in trace.rewards.items() if one is not None}
-        truncated = not episode.ok or (trace.stop_condition or "").startswith("max_")
-        return Outcome(trace.last_reply or "", trace.reward, metrics, truncated)
+        truncated = not episode.ok or (trace.stop_condition or "").startswith(("max_", "context_length"))
+        reward = trace.reward if trace.rewards or truncated else None  # it is 0 where the taskset rewards nothing
+        return Outcome(trace.last_reply or "", reward, metrics, truncated)
 
     async def close(self) -> None:
         await self._served.aclose()
