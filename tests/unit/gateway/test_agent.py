@@ -166,6 +166,20 @@ async def test_what_an_agent_makes_of_a_policy_that_failed_is_not_trained(says, 
     assert trajectory.status == ("completed" if trajectory.failure is None else "failed")
 
 
+async def test_an_agent_that_finishes_its_session_keeps_its_turns():
+    """As one does that speaks ACP, and tells so how its requests belong together."""
+
+    async def finish(task: Task, endpoint: Endpoint) -> str:
+        answer = await talk(task, endpoint)
+        async with aiohttp.ClientSession(raise_for_status=True) as http:
+            await http.post(f"{endpoint.url}/finish", json={})
+        return answer
+
+    model = make_model()
+    (trajectory,) = await run_each(make_method(finish, model), model, TASKS[:1])
+    assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 1.0, 2)
+
+
 async def test_an_agent_may_know_its_own_reward_which_a_reward_function_replaces():
     async def play(task: Task, endpoint: Endpoint) -> Outcome:
         answer = await talk(task, endpoint)
