@@ -21,6 +21,7 @@ from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
 from benchmarks.harness.samples import drop_failed_samples
 from core.config import Recipe
+from core.engine import flush_subnormals
 from core.policy.server_process import serve
 from core.policy.servers import VLLM
 from core.report import print_summary, write_report
@@ -58,6 +59,7 @@ class Evaluator(Generic[Plan]):
         """Run the command and return its exit status."""
         return self._run(self.make_parser().parse_args(arguments))
 
+    @flush_subnormals()
     def _run(self, options: argparse.Namespace) -> int:
         try:
             check_model_options(options)

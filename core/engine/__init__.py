@@ -5,7 +5,7 @@ public as a whole, and so is `server`; that one is not imported here, because on
 """
 
 from core.engine import footprint, heap, lora, scores, states, varlen, weights
-from core.engine.arithmetic import choose_dtype, measure_speeds
+from core.engine.arithmetic import choose_dtype, flush_subnormals, measure_speeds
 from core.engine.engine import Engine
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.policy import EmbeddedPolicy
@@ -16,6 +16,7 @@ __all__ = [
     "Engine",
     "ModelConfig",
     "choose_dtype",
+    "flush_subnormals",
     "footprint",
     "heap",
     "lora",

@@ -24,6 +24,7 @@ from pydantic import PositiveInt
 
 from core import vllm_wire
 from core.engine import weights, wire
+from core.engine.arithmetic import flush_subnormals
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
@@ -258,6 +259,7 @@ class Server:
         return web.json_response(info | dict.fromkeys(sizes, 1))
 
 
+@flush_subnormals()
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     serve_app(args, lambda api_key: (open_server(args, api_key).app(), args.model))

@@ -27,7 +27,7 @@ import torch
 
 from core.config import Recipe
 from core.data.sets import sha256
-from core.engine import lora, weights
+from core.engine import flush_subnormals, lora, weights
 from core.hub import resolve
 from core.inspect.rescore import ReplayError, ScoreGroup, open_score
 from core.options import show_errors
@@ -231,6 +231,7 @@ def find_last_step(folder: RunFolder, seed: int) -> int:
 
 
 @show_errors(OSError, ValueError, status=2)
+@flush_subnormals()
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     folder = RunFolder(options.run_dir)

@@ -31,7 +31,7 @@ from core.config import Recipe, RecipeError, import_functions
 from core.data.files import DataError
 from core.data.hub_sets import locate
 from core.data.tasks import read_tasks
-from core.engine import measure_speeds, weights
+from core.engine import flush_subnormals, measure_speeds, weights
 from core.hub import CheckpointError, resolve
 from core.options import show_errors
 from core.policy.base import Policy
@@ -192,6 +192,7 @@ def check_baseline(recipe: Recipe, baseline: str | None) -> None:
         raise RecipeError(f"--baseline {baseline} needs the section `{baseline}` in the recipe, with its rate and size")
 
 
+@flush_subnormals()
 def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, baseline: str | None = None) -> list[Path]:
     """Train all seeds of the recipe, `run.parallel_seeds` at a time, and return their last checkpoints.
 
@@ -249,6 +250,7 @@ def _is_large(recipe: Recipe) -> bool:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) > LARGE_MODEL_BYTES
 
 
+@flush_subnormals()
 def _warm_start(recipe: Recipe, folder: Path, show: Show | None = None) -> Path:
     """Return the model that RL starts from. Without `show`, a worker tells its parent how far it is."""
     _set_threads(recipe)
@@ -259,6 +261,7 @@ def _warm_start(recipe: Recipe, folder: Path, show: Show | None = None) -> Path:
 TrainSeed = Callable[[MethodSpec, Recipe, RunFolder, int, Path, Show], Coroutine[Any, Any, Path]]
 
 
+@flush_subnormals()
 def _train_in_worker(
     train_seed: TrainSeed, spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, parallel: int, seed: int
 ) -> Path:

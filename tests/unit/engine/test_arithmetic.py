@@ -1,12 +1,16 @@
-"""The choice of the number format, from given speeds: nothing here is timed."""
+"""The choice of the number format, from given speeds, and numbers too small to compute with: nothing here is timed."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 from core.engine import arithmetic, weights
-from core.engine.arithmetic import Speeds, choose_dtype
+from core.engine.arithmetic import Speeds, choose_dtype, flush_subnormals
 
 CPU = torch.device("cpu")
 
@@ -39,3 +43,44 @@ def test_a_gpu_is_not_timed(qwen2, monkeypatch, known, chosen):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: known)
     monkeypatch.setattr(arithmetic, "measure_speeds", None)
     assert choose_dtype(weights.load_config(qwen2), torch.device("cuda"))[0] == chosen
+
+
+SCRIPT = """
+import torch
+from core.engine import flush_subnormals
+torch.set_num_threads(2)
+with flush_subnormals():
+    print((torch.full((4_000_000,), 1e-30) * 1e-9).count_nonzero().item())
+"""
+
+
+def test_subnormals_are_0_in_every_thread_that_begins_inside_and_only_there() -> None:
+    small = torch.tensor([1e-30])
+    with flush_subnormals():
+        with flush_subnormals():
+            pass
+        assert small * 1e-9 == 0
+    assert small * 1e-9 != 0
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+
+
+def test_attention_without_subnormals_has_the_same_bits_but_for_gradients_as_small() -> None:
+    """Of the scores here many are 88 to 103 below the largest: their exponentials are subnormal."""
+    generator = torch.Generator().manual_seed(0)
+    q_NHLD, k_NHLD, v_NHLD = (torch.randn(2, 2, 64, 32, generator=generator) for _ in range(3))
+    q_NHLD *= 40
+    scores_NHLL = q_NHLD @ k_NHLD.transpose(2, 3) / 32**0.5
+    assert ((weights_NHLL := scores_NHLL.softmax(-1)) < 1e-38).logical_and(weights_NHLL > 0).sum() > 100
+
+    def attend() -> list[torch.Tensor]:
+        inputs = [x.clone().requires_grad_() for x in (q_NHLD, k_NHLD, v_NHLD)]
+        out_NHLD = F.scaled_dot_product_attention(*inputs, is_causal=True)
+        out_NHLD.square().sum().backward()
+        return [out_NHLD, *(x.grad for x in inputs)]
+
+    plain = attend()
+    with flush_subnormals():
+        flushed = attend()
+    assert torch.equal(flushed[0], plain[0])
+    torch.testing.assert_close(flushed, plain, rtol=0, atol=1e-34)  # a key that nobody attends has only such a gradient
