@@ -7,6 +7,7 @@ preset only trains. After an interruption the same command goes on.
 from __future__ import annotations
 
 import argparse
+import resource
 import shlex
 import signal
 import subprocess
@@ -44,7 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
     plan = make_plan(experiment, options, words)
     if not options.dry_run:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-        return plan.run()
+        began, status = time.monotonic(), plan.run()
+        if not status:
+            print(describe_costs(time.monotonic() - began))
+        return status
     print(plan.describe())
     return train.main(words)
 
@@ -192,6 +196,13 @@ def run_command(words: Sequence[str]) -> int:
         print(f"error: signal {-status} ended {shlex.join(words)}; run again to go on", file=sys.stderr)
         return 128 - status
     return status
+
+
+def describe_costs(seconds: float) -> str:
+    """Say what all processes that this one started, and that ended, took together in `seconds`."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    hours, gigabytes = (used.ru_utime + used.ru_stime) / 3600, used.ru_maxrss * 1024 / 1e9
+    return f"all of it: {seconds / 60:.1f} min, {hours:.2f} CPU hours, {gigabytes:.1f} GB in the largest process"
 
 
 def with_our_python(words: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -180,3 +181,11 @@ def test_an_experiment_does_not_belong_to_what_a_run_follows_from() -> None:
     assert "experiment" not in recipe.dump()
     with pytest.raises(RecipeError, match="neither with tokentrue nor with python"):
         method_spec("memagent").load("tiny", ["experiment.evaluate={x: rm -r runs}"])
+
+
+def test_the_costs_are_those_of_the_processes_that_ended() -> None:
+    """Other tests of this process may have started larger ones."""
+    assert run.run_command(["python", "-c", "bytearray(400_000_000)"]) == 0
+    begin, gigabytes = run.describe_costs(90).rsplit(" CPU hours, ", 1)
+    assert re.fullmatch(r"all of it: 1\.5 min, \d+\.\d\d", begin)
+    assert 0.4 <= float(gigabytes.removesuffix(" GB in the largest process")) < 100
