@@ -188,7 +188,7 @@ class AgentMethod(Method):
                 "turns": len(finished.turns),
                 **{name: float(n) for name, n in finished.counters.items()},
                 **{f"{CALLS}{name}": float(n) for name, n in finished.calls.items()},
-                **{f"environment_{name}": value for name, value in outcome.metrics.items()},
+                **{f"environment_{name}": float(value) for name, value in outcome.metrics.items()},
             },
             log={"answer": outcome.answer, "wire": finished.events},
         )

@@ -203,6 +203,8 @@ async def test_a_failure_that_an_agent_names_keeps_its_name_and_a_reward_is_a_nu
         async def __call__(self, task: Task, endpoint: Endpoint) -> Outcome:
             if task.task_id == "t0":
                 raise RolloutError("environment", "it is gone")
+            if task.task_id == "t1":
+                return Outcome("", metrics={"score": None})  # in the average it would end the run
             return Outcome("", reward=float("nan"))
 
         async def close(self) -> None:
@@ -210,8 +212,8 @@ async def test_a_failure_that_an_agent_names_keeps_its_name_and_a_reward_is_a_nu
 
     model, environment = make_model(), Environment()
     method = make_method(environment, model)
-    gone, nan = await run_each(method, model, TASKS[:2])
-    assert (gone.failure, nan.failure) == ("environment", "agent")
+    gone, no_number, nan = await run_each(method, model, TASKS)
+    assert (gone.failure, no_number.failure, nan.failure) == ("environment", "exception_TypeError", "agent")
     assert "the reward nan is no finite number" in nan.log["error"]
     assert environment.closed
 
