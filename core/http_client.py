@@ -121,10 +121,11 @@ class HTTPClient:
         import aiohttp
 
         if self._session is None:
-            # No limit of our own on connections: how many calls run at once is the caller's choice.
+            # No limit of our own on connections: how many calls run at once is the caller's choice. Engines close one
+            # that idles for 5 s, which a loop that was busy with a training step does not see before it asks again.
             self._session = aiohttp.ClientSession(
                 headers=self._read_key_header(),
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
                 timeout=aiohttp.ClientTimeout(total=self._attempt_s, sock_connect=30.0),
             )
         return self._session

@@ -71,10 +71,8 @@ class ServerPool:
     """
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float, api_key_file: str | Path | None = None):
-        self._servers = [
-            _Server(make_server_policy(url, timeout_s=timeout_s, max_retries=0, api_key_file=api_key_file))
-            for url in urls
-        ]
+        options = {"timeout_s": timeout_s, "max_retries": 0, "api_key_file": api_key_file}
+        self._servers = [_Server(make_server_policy(url, **options)) for url in urls]
         self._timeout_s = timeout_s
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._id = uuid.uuid4().hex

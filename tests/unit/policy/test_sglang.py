@@ -306,3 +306,10 @@ async def test_more_calls_at_once_than_a_default_connection_pool() -> None:
     async with serving(worker.app) as url, SGLangPolicy(url, timeout_s=10, max_retries=0) as policy:
         completions = await asyncio.gather(*(policy.generate(PROMPT, Sampling()) for _ in range(120)))
     assert len(completions) == 120
+
+
+async def test_a_connection_that_an_engine_may_have_closed_is_not_used_again() -> None:
+    """SGLang's and vLLM's close one that idles for 5 s. A loop that was busy for longer lost its next call."""
+    async with SGLangPolicy("http://there") as policy:
+        connector: Any = policy._http().connector
+        assert connector._keepalive_timeout < 5
