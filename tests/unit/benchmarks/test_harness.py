@@ -35,10 +35,10 @@ from core.policy.vllm import VLLMPolicy
 from core.report.stats import wilson
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
-from core.runs.files import append_batch, read_batches
+from core.runs.files import Record, append_batch, read_batches
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
-from core.types import Sampling, Task, Trajectory
+from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests.kit import answer_health, make_recipe, make_sglang_reply, serve_app
 
 from .conftest import CELL, make_sample
@@ -48,17 +48,18 @@ TASKS = [Task(f"t{i}", f"question {i}", (str(i),)) for i in range(5)]
 
 
 class Counting(Method):
-    """Answers every task, except that `failing` ones fail; counts its rollouts."""
+    """Answers every task after `turns`, except that `failing` ones fail; counts its rollouts."""
 
-    def __init__(self, failing: Sequence[str] = ()):
+    def __init__(self, failing: Sequence[str] = (), turns: tuple[Turn, ...] = ()):
         self.failing = failing
+        self.turns = turns
         self.seeds: list[int | None] = []
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         self.seeds.append(sampling.seed)
         if task.task_id in self.failing:
             raise RolloutError("lost", "no answer")
-        return Trajectory(task.task_id, (), reward=1.0, log={"answer": task.task_id})
+        return Trajectory(task.task_id, self.turns, reward=1.0, log={"answer": task.task_id})
 
 
 def make_result(cell: EvalCell, samples: Samples) -> EvalResult:
@@ -66,17 +67,27 @@ def make_result(cell: EvalCell, samples: Samples) -> EvalResult:
     return build_result(cell, samples, scores={"official": official})
 
 
+async def record_without_turns(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+    """Record what needs no tokenizer."""
+    return replace(trajectory, turns=()), {}
+
+
 async def run(
-    folder: RunFolder, cell: EvalCell = CELL, *, failing: Sequence[str] = (), tasks: Sequence[Task] = TASKS
+    folder: RunFolder,
+    cell: EvalCell = CELL,
+    *,
+    failing: Sequence[str] = (),
+    turns: tuple[Turn, ...] = (),
+    tasks: Sequence[Task] = TASKS,
 ) -> tuple[EvalResult, int]:
     """The result, and the number of rollouts that it took."""
-    method = Counting(failing)
+    method = Counting(failing, turns)
 
     @asynccontextmanager
     async def opener() -> AsyncIterator[OpenVariant]:
         yield OpenVariant(method, {}, None)
 
-    result = await evaluate_cell(cell, tasks, folder, opener, make_result)
+    result = await evaluate_cell(cell, tasks, folder, opener, make_result, record_without_turns)
     return result, len(method.seeds)
 
 
@@ -100,6 +111,19 @@ async def test_time_is_the_sum_over_the_sessions(folder: RunFolder) -> None:
     samples = flat(SampleLog(folder, replace(CELL, repeats=3)).load_samples(TASKS))
     assert {sample.session for sample in samples} == {1, 2}
     assert result.seconds == session_seconds(samples) > max(sample.elapsed for sample in samples)
+
+
+@pytest.mark.parametrize(("kept", "told"), [(100, ""), (32, "68% of the tokens that calls continue were computed")])
+async def test_conversations_that_were_computed_again_are_told(
+    kept: int, told: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Turn("policy", tuple(range(99)), Completion((7,), (-1.0,), "stop", "0"), trained=False)
+    completion = Completion((8,), (-1.0,), "stop", "0", cached_tokens=kept)
+    second = Turn("policy", (*range(99), 7, 5, 6), completion, trained=False)
+    await run(folder, turns=(first, second))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert told in last
+    assert ("warning, cache too small" in last) == bool(told)
 
 
 async def test_failed_samples_count_and_run_again_only_when_asked(folder: RunFolder) -> None:
