@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -74,6 +74,8 @@ class Job:
     """Names the roles that the job serves itself."""
     open_points: Sequence[str] = ()
     """Lists what nothing here can check."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Maps keys that this job does not go by to those that it goes by instead."""
 
     @property
     def ray(self) -> RayCluster:
@@ -154,6 +156,10 @@ def launch(arguments: list[str] | None, backends: Sequence[str], make_job: Calla
     recipe = spec.load(options.preset, options.overrides)
     import_functions(recipe)
     job = make_job(recipe, options.backend, options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
+    given = {override.partition("=")[0] for override in options.overrides}
+    for key in sorted(given & job.unread.keys()):
+        if not any(f"{job.unread[key]}.".startswith(f"{other}.") for other in given):
+            raise RecipeError(f"--set {key}: {options.backend} does not go by it, but by {job.unread[key]}; set that")
     if not options.dry_run:
         return job.start(start_ray=options.start_ray, accept_changes=options.accept_changes)
     print(job.script, end="")

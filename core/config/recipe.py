@@ -36,7 +36,7 @@ class LoRASection(Section):
     """Sets the strength of the adapters: what they add is scaled by alpha / rank."""
     targets: tuple[str, ...] = Field(LINEAR_MAPS, min_length=1)
     """Lists the linear maps, by their names in the model's layers, that get an adapter."""
-    load_in_4bit: bool = False
+    load_in_4bit: Annotated[bool, EMBEDDED_ONLY] = False
     """Keeps the linear maps below in 4 bits (NF4, arXiv 2305.14314), in sampling too; head and experts stay whole."""
 
 

@@ -45,6 +45,8 @@ class Paths(JobPaths):
         self.checkpoints = self.out / "torch_dist"
 
 
+CONTEXT = "--sglang-context-length"
+
 ESTIMATORS = {"vanilla": "grpo", "gspo": "gspo", "cispo": "cispo"}
 """Maps a `loss_mode` to the --advantage-estimator under which slime computes that loss of given advantages."""
 
@@ -70,6 +72,8 @@ def cluster(recipe: Recipe) -> SlimeSection:
     check_algorithm(recipe)
     if slime.rows == "fan_out":
         check_fan_out(recipe, regrade=method_spec(recipe.method).regrade(recipe) is not None)
+    if "mlflow" in recipe.run.trackers:
+        raise RecipeError(f"run.trackers: {slime.framework} has no mlflow; use wandb or tensorboard")
     return slime
 
 
@@ -138,9 +142,9 @@ def groups(recipe: Recipe, paths: Paths) -> dict[str, list[str]]:
         "EVAL": _evaluation(recipe, slime, paths),
         "PERF": _perf(recipe, slime),
         "GRPO": _grpo(recipe, slime),
-        "OPTIMIZER": _optimizer(recipe),
+        "OPTIMIZER": _optimizer(recipe, slime),
         "WANDB": _trackers(recipe, paths),
-        FRAMEWORKS[slime.framework].engine.upper(): _servers(recipe, slime, paths),
+        FRAMEWORKS[slime.framework].engine.upper(): _servers(recipe, slime, paths, own),
         "CUSTOM": _custom(recipe, slime, paths),
     }
     for name, flags in rendered.items():
@@ -211,6 +215,7 @@ def _evaluation(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
         "--n-samples-per-eval-prompt": 1,
         "--eval-temperature": recipe.run.eval_temperature,
         "--eval-top-p": recipe.run.eval_top_p,
+        **({"--eval-top-k": -1} if recipe.rollout.top_k != -1 else {}),  # or slime takes that of the rollouts
     }
 
 
@@ -248,13 +253,15 @@ def _grpo(recipe: Recipe, slime: SlimeSection) -> Flags:
     }
 
 
-def _optimizer(recipe: Recipe) -> Flags:
-    optimizer = recipe.optimizer
+def _optimizer(recipe: Recipe, slime: SlimeSection) -> Flags:
+    optimizer, steps = recipe.optimizer, recipe.run.steps * recipe.algorithm.num_steps_per_rollout
+    # With `num_epoch` slime alone knows when the run ends, and without the flag its rate falls until then.
+    to_the_end = slime.num_epoch is not None and optimizer.lr_decay_steps == steps
     return {
         "--optimizer": "adam",
         "--lr": optimizer.lr,
         "--lr-decay-style": optimizer.lr_scheduler_type,
-        "--lr-decay-iters": optimizer.lr_decay_steps,
+        "--lr-decay-iters": None if to_the_end else optimizer.lr_decay_steps,
         "--lr-warmup-iters": optimizer.lr_warmup_steps or None,
         "--weight-decay": optimizer.weight_decay,
         "--adam-beta1": optimizer.beta1,
@@ -283,12 +290,16 @@ def _trackers(recipe: Recipe, paths: Paths) -> Flags:
     }
 
 
-def _servers(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
+def _servers(recipe: Recipe, slime: SlimeSection, paths: Paths, own: Flags) -> Flags:
     framework, serving = FRAMEWORKS[slime.framework], slime.sglang
-    engines = max(1, slime.policy_gpus // serving.gpus_per_engine)
+    # slime multiplies by all engines of the policy's size that its GPUs would make, those of further models included.
+    engines = max(1, slime.serving_gpus // serving.gpus_per_engine)
     concurrency = -(-recipe.rollout.concurrency // engines)  # rollouts in flight on each engine, rounded up
+    context = framework.renamed.get(CONTEXT, CONTEXT)
+    is_ours = context not in own and not serving.models  # further models would be bound by it, too
     return {
         "--rollout-num-gpus-per-engine": serving.gpus_per_engine,
+        **({context: recipe.model.max_model_len} if is_ours else {}),
         framework.flag("server-concurrency"): concurrency if concurrency != 512 else None,
         framework.flag("config"): str(paths.servers) if serving.models else None,
     }

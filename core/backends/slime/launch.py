@@ -93,6 +93,11 @@ def make_job(recipe: Recipe, out: Path) -> Job:
         find_local_problems=partial(checks.find_local_problems, recipe, slime),
         served=slime.roles,
         open_points=checks.find_open_points(slime),
+        unread={
+            "model.path": "slime.checkpoint.hf",
+            "run.record_every": "slime.flags.--save-debug-rollout-data",
+            **({"run.steps": "slime.num_epoch"} if slime.num_epoch else {}),
+        },
     )
 
 

@@ -59,6 +59,7 @@ def value(words: list[str], flag: str) -> str:
         ("run.trackers=[wandb]", "WANDB", "--use-wandb --wandb-mode offline --wandb-project memagent --wandb-group x"),
         ("slime.flags={--use-fault-tolerance: true, --x: [1, 2]}", "MISC", "--use-fault-tolerance --x 1 2"),
         ("slime.checkpoint.save=/other", "CKPT", "--load /other --save /other"),
+        ("rollout.top_k=20", "EVAL", "--eval-top-k -1"),  # as the embedded backend evaluates
     ],
 )
 def test_a_setting_reaches_its_group(override: str, group: str, words: str) -> None:
@@ -70,6 +71,28 @@ def test_rollout_on_gpus_of_its_own() -> None:
     words = rendered("slime.colocate=false", "slime.rollout_gpus=16")["ACTOR"]
     assert "--colocate" not in words
     assert value(words, "--rollout-num-gpus") == "16"
+
+
+def test_the_servers_refuse_what_outgrows_the_recipes_context() -> None:
+    flag, paper = "--sglang-context-length", method_spec("toolorchestra").load("paper", ["model.max_model_len=9000"])
+    assert value(flags.groups(paper, PATHS)["SGLANG"], flag) == "9000"
+    assert flag not in rendered()["SGLANG"], "a flag of the user's own says it already"
+    assert value(rendered()["MISC"], flag) == "131072"
+    assert flag not in rendered(f"slime.flags.{flag}=false", "slime.rollout_gpus=12", JUDGE)["SGLANG"]
+
+
+def test_the_rollouts_in_flight_are_those_of_the_recipe_beside_further_models_too() -> None:
+    words = rendered("rollout.concurrency=96", "slime.rollout_gpus=12", JUDGE)["SGLANG"]
+    engines = 12 // 4  # as slime counts them (`get_rollout_num_engines`)
+    assert engines * int(value(words, "--sglang-server-concurrency")) == 96
+
+
+def test_a_rate_falls_to_the_end_of_the_run_where_slime_counts_epochs() -> None:
+    linear = "optimizer.lr_scheduler_type=linear"
+    assert value(rendered(linear)["OPTIMIZER"], "--lr-decay-iters") == "100"
+    assert "--lr-decay-iters" not in rendered(linear, "slime.num_epoch=3")["OPTIMIZER"]
+    longer = rendered(linear, "slime.num_epoch=3", "optimizer.lr_decay_steps=700")["OPTIMIZER"]
+    assert value(longer, "--lr-decay-iters") == "700"
 
 
 def served(*overrides: str) -> list[dict]:
@@ -112,6 +135,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
         (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),
         (["slime.flags={lr: 1e-5}"], "with its leading --"),
         (["slime.colocate=false"], "set slime.rollout_gpus"),
+        (["run.trackers=[wandb, mlflow]"], "run.trackers: slime has no mlflow; use wandb or tensorboard"),
         (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
         (["slime.rows=fan_out", "algorithm.update_group_size=4"], "update_group_size chooses among the rollouts"),
         (["algorithm.loss_mode=dppo_tv"], "loss_mode=dppo_tv is no loss of slime; use vanilla, gspo, cispo"),

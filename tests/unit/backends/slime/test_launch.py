@@ -232,6 +232,27 @@ def test_a_service_that_answers_is_well_and_one_that_answers_503_is_not(cluster:
     assert "503" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("preset", "override", "instead"),
+    [
+        ("seed", "model.path=Qwen/Qwen2.5-1.5B-Instruct", "slime.checkpoint.hf=/data/Qwen2.5-1.5B-Instruct"),
+        ("seed", "run.record_every=10", "slime.flags.--save-debug-rollout-data=/data/dump_{rollout_id}.pt"),
+        ("seed", "run.steps=10", "slime.num_epoch=null"),
+    ],
+)
+def test_a_setting_that_slime_does_not_go_by_is_refused_with_the_one_that_it_does(
+    preset: str, override: str, instead: str, tmp_path: Path, capsys
+) -> None:
+    def dry_run(*overrides: str) -> int:
+        words = [word for override in overrides for word in ("--set", override)]
+        return launch.main(["agentflow", "--preset", preset, "--out", str(tmp_path / "run"), "--dry-run", *words])
+
+    key, other = override.partition("=")[0], instead.partition("=")[0]
+    assert dry_run(override) == 1
+    assert f"--set {key}: slime does not go by it, but by {other}; set that" in capsys.readouterr().err
+    assert dry_run(override, instead) == 0
+
+
 def test_without_ray_the_command_is_told_and_run_only_when_asked(cluster: Cluster, capsys) -> None:
     no_ray = ("--set", "slime.ray.dashboard_port=1")
     assert launch.main(cluster.arguments(*no_ray)) == 1

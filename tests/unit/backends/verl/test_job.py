@@ -187,6 +187,7 @@ BROKEN: list[tuple[str, str]] = [
     ("data.sampler=curriculum", "on verl set data.sampler=epoch"),
     ("warm_start={}", "on verl set warm_start=null"),
     ("run.keep=best", "on verl set run.keep=last"),
+    ("model.lora={load_in_4bit: true}", "on verl set model.lora.load_in_4bit=false"),
     ("run.seeds=[1, 2]", "verl trains one seed per job; set run.seeds=[1]"),
     ("model.dtype=float32", "set model.dtype=bfloat16"),
     ("rollout.top_p=0.9", "rollout.top_p is 0.9"),
