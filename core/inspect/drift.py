@@ -159,8 +159,8 @@ class DriftChecker:
         score = None
         if not turn.earlier_versions:
             yield from self._check_followers(rollout, place, turn, logprobs, name)
-            if turn.trained and rollout.stage == "train" and turn.policy == POLICY:
-                score = self._scores.get(turn.weight_version)
+        if is_scored(rollout, turn):
+            score = self._scores.get(turn.weight_version)
         scored = score(rollout.prompts[place], turn.sampled) if score else None
         for reference, same_weights in ((turn.trainer_logprobs, current), (scored, True)):
             fault = None if reference is None else compare_logprobs(logprobs, reference)
@@ -249,6 +249,11 @@ def compare_logprobs(logprobs: Sequence[float], reference: Sequence[float | None
     return ("other_weights", f"they differ by {apart:.3f} on average") if apart > FAR else None
 
 
+def is_scored(rollout: RecordedRollout, turn: RecordedTurn) -> bool:
+    """Say whether `--weights` of this turn's version computes its log-probs again."""
+    return turn.trained and rollout.stage == "train" and turn.policy == POLICY and not turn.earlier_versions
+
+
 def make_score(model: str, temperature: float) -> Score:
     """Return a function that scores completions with the model of a folder, in float32 on the CPU."""
     import torch
@@ -311,19 +316,25 @@ def check_dumps(
     Raises:
         ValueError: a file is broken, or there is none, or no turn is of one of the `weights`; the message names it.
     """
-    report, unused = DriftReport(), set(weights or ())
-    scores = {version: make_score(model, temperature) for version, model in (weights or {}).items()}
-    for path in (file for dump in dumps for file in find_dumps(dump)):
+    report, weights = DriftReport(), weights or {}
+    files = [file for dump in dumps for file in find_dumps(dump)]
+    if weights:  # it is known before the first model is loaded
+        rollouts = (rollout for path in files for rollout in read_dump(path))
+        sampled = {turn.weight_version for r in rollouts for turn in r.turns if is_scored(r, turn)}
+        if unused := weights.keys() - sampled:
+            raise ValueError(
+                f"--weights {min(unused)}: no turn was sampled by this version that training took, so there is nothing "
+                "to compare"
+            )
+    scores = {version: make_score(model, temperature) for version, model in weights.items()}
+    for path in files:
         for rollout, name, drifts in check_dump(path, DriftChecker(tokenizer, scores)):
             report.rollouts += 1
-            unused -= {turn.weight_version for turn in rollout.turns}
             report.tokens += sum(len(turn.sampled) for turn in rollout.turns)
             for kind, turn, text in drifts:
                 report.counts[kind] += 1
                 if report.counts[kind] <= SHOWN:
                     report.lines.append(f"{kind}: {name}{'' if turn is None else f' turn {turn + 1}'}: {text}")
-    if unused:
-        raise ValueError(f"--weights {min(unused)}: no turn was sampled by this version, so nothing was compared")
     return report
 
 

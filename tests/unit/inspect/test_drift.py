@@ -400,8 +400,12 @@ def test_the_command_tells_yes_no_and_unreadable(
     assert "task 't0' rollout 0 turn" in output
     assert main([str(healthy)]) == 2
     assert "give --tokenizer PATH" in capsys.readouterr().err
-    assert main([str(healthy), *tokenizer, "--weights", f"9={model}"]) == 2
+    assert main([str(healthy), *tokenizer, "--weights", "9=/nowhere"]) == 2
     assert "--weights 9: no turn was sampled by this version" in capsys.readouterr().err
+    evaluated = [{**record, "stage": "eval"} for record in record_group(policy, task, group, STEP, rng)]
+    path = write_record(tmp_path / "evaluated.jsonl.gz", policy.tokenizer, [evaluated])
+    assert main([str(path), *tokenizer, "--weights", f"{STEP - 1}={model}"]) == 2
+    assert f"--weights {STEP - 1}: no turn was sampled by this version that training" in capsys.readouterr().err
     (tmp_path / "empty.jsonl.gz").touch()
     assert main([str(tmp_path / "empty.jsonl.gz"), *tokenizer]) == 2, "nothing was read"
     (tmp_path / "broken.pt").write_bytes(b"no")
