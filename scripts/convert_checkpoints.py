@@ -12,6 +12,7 @@ complete.
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import shutil
 import subprocess
@@ -23,11 +24,14 @@ from pathlib import Path
 from core.engine import weights
 from core.hub import CheckpointError, check_unquantized, read_json, resolve
 from core.options import show_errors
+from core.runs.inputs import hash_inputs
 
 CONVERTERS = {"to-dist": "convert_hf_to_torch_dist.py", "to-hf": "convert_torch_dist_to_hf.py"}
 """Maps a direction to a file of slime's tools/."""
 TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron writes it when a checkpoint is complete."""
+ORIGIN = "converted_from.json"
+"""Names the file in a torch_dist checkpoint of ours that tells the weights which it was made from."""
 
 
 class ConversionError(RuntimeError):
@@ -41,6 +45,8 @@ class Conversion:
     target: Path
     command: Sequence[str]
     to_hf: bool = False
+    origin: str = ""
+    """Holds what goes into the file ORIGIN."""
 
     def run(self) -> None:
         """Run the command; raise ConversionError if it fails."""
@@ -53,6 +59,8 @@ class Conversion:
         if self.to_hf:
             # slime writes bfloat16 and copies the start model's config, whatever that says.
             weights.write_dtype(partial, weights.check(partial))
+        if self.origin:
+            (partial / ORIGIN).write_text(self.origin, encoding="utf-8")
         partial.rename(self.target)
 
 
@@ -100,14 +108,27 @@ class ConverterTools:
 
 
 def to_dist(tools: ConverterTools, hf: Path, dist: Path, model: str, *, gpus: int = 1) -> list[Conversion]:
-    """Plan `hf` -> `dist`, the torch_dist checkpoint that training starts from; return nothing if it exists."""
+    """Plan `hf` -> `dist`, the torch_dist checkpoint that training starts from; return nothing if it exists.
+
+    Raises:
+        ConversionError: it was made from other weights, or is not complete.
+    """
+    origin, told = describe_weights(hf), dist / ORIGIN
     if (dist / TRACKER).is_file():
+        if origin and told.is_file() and told.read_text(encoding="utf-8") != origin:
+            raise ConversionError(f"{dist}: was made from other weights than those of {hf}. Give another --dist.")
         return []
     if dist.exists():
         raise ConversionError(f"{dist}: exists but holds no complete checkpoint (no {TRACKER}). Delete it first.")
     io = ["--hf-checkpoint", str(hf), "--save", str(partial_path(dist))]
     command = tools.command(CONVERTERS["to-dist"], *tools.model_args(model), *io, gpus=gpus)
-    return [Conversion(dist, command)]
+    return [Conversion(dist, command, origin=origin)]
+
+
+def describe_weights(hf: Path) -> str:
+    """Return the names and hashes of a model's weights as JSON; "" where they are not here, as for a dry run."""
+    hashes = {name: entry for name, entry in hash_inputs({}, {"hf": hf}).items() if name.endswith(".safetensors")}
+    return json.dumps(hashes, indent=2) if hashes else ""
 
 
 def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conversion]:

@@ -7,7 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
+from safetensors.numpy import save_file
 
 from scripts.convert_checkpoints import ConversionError, ConverterTools, main, to_hf
 
@@ -87,6 +89,16 @@ def test_to_dist_converts_once(tools, hf, tmp_path, capsys):
     capsys.readouterr()
     assert main(arguments) == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+def test_the_checkpoint_of_other_weights_is_not_taken_for_the_models(tools, hf, tmp_path, capsys):
+    arguments = ["to-dist", *common(tools, hf, tmp_path / "dist"), "--model", "small"]
+    save_file({"w": numpy.zeros(4, numpy.float16)}, hf / "model.safetensors")
+    assert main(arguments) == 0
+    assert main(arguments) == 0
+    save_file({"w": numpy.ones(4, numpy.float16)}, hf / "model.safetensors")
+    assert main(arguments) == 1
+    assert f"was made from other weights than those of {hf}. Give another --dist." in capsys.readouterr().err
 
 
 def test_to_hf_converts_all_complete_iterations_and_skips_what_is_there(tools, hf, tmp_path):
