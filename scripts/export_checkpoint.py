@@ -179,6 +179,8 @@ def write_model_card(
         whose = "the run. **They are scores of other weights than these**, which were not evaluated"
     slime = config.get("slime")
     backend = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
+    if (run.path / "verl").is_dir():  # its checkpoints; its record is in seed-0, as ours would be
+        backend = " --backend verl"
     start = (
         f"[{base_model}](https://huggingface.co/{base_model})" if base_model else "a model that has no id on the hub"
     )

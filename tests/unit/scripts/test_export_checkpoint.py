@@ -192,6 +192,13 @@ def test_the_card_has_every_setting_the_departures_of_this_run_and_what_it_rests
     assert (again.model.path, again.data.train, again.optimizer.lr) == ("Org/Base", "my data.jsonl", 0.001)
 
 
+def test_the_cards_command_names_the_backend_that_trained(model, tmp_path):
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    assert "run.sh --preset recipe.yaml\n" in export(run, tmp_path / "here")
+    (run.path / "verl/global_step_100").mkdir(parents=True)  # beside seed-0, where verl's trainer records rollouts
+    assert "run.sh --preset recipe.yaml --backend verl\n" in export(run, tmp_path / "out")
+
+
 @pytest.mark.parametrize(("step", "other"), [(1, False), (9, True)])
 def test_the_card_says_so_where_the_scores_are_those_of_another_checkpoint(model, tmp_path, step, other):
     run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
