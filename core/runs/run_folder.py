@@ -69,8 +69,8 @@ SERVERS = "servers"
 CREATE_WAIT_S = 1.0
 """Bounds the wait for another process that creates the same folder, which takes it a moment."""
 
-MEGATRON = "torch_dist"
-"""Names the folder of checkpoints that a cluster writes and resumes from."""
+CLUSTER = ("torch_dist", "verl")
+"""Names the folders of checkpoints that a cluster, slime's or verl's, writes and resumes from."""
 
 
 class RunFolderError(ValueError):
@@ -127,7 +127,7 @@ class RunFolder:
 
         Raises:
             RunFolderError: the folder belongs to another recipe, or holds files that no run has written. With `fresh`:
-                another process is writing it, or it holds checkpoints of Megatron.
+                another process is writing it, or it holds checkpoints of a cluster.
         """
         path = Path(path)
         config_path = path / "config.yaml"
@@ -143,9 +143,9 @@ class RunFolder:
             changes: list[str] = []
             if config_path.is_file() and not fresh:
                 changes = _list_changes(_normalize(complete(_read_config(config_path))), new_config, may_differ)
-            if fresh and (path / MEGATRON).exists():
+            if fresh and (trained := [path / name for name in CLUSTER if (path / name).exists()]):
                 raise RunFolderError(
-                    f"{path / MEGATRON} was trained on a cluster, and --fresh does not delete that; move it away, or "
+                    f"{trained[0]} was trained on a cluster, and --fresh does not delete that; move it away, or "
                     "choose another --out"
                 )
             if changes and _has_results(path):

@@ -157,10 +157,11 @@ def test_fresh_takes_away_a_link_and_leaves_what_it_leads_to(tmp_path: Path, con
     assert (tmp_path / "elsewhere" / "metrics.jsonl").is_file()
 
 
-def test_fresh_does_not_delete_what_a_cluster_trained(tmp_path: Path, config: dict) -> None:
+@pytest.mark.parametrize("checkpoints", ["torch_dist", "verl"])
+def test_fresh_does_not_delete_what_a_cluster_trained(tmp_path: Path, config: dict, checkpoints: str) -> None:
     folder = RunFolder.create(tmp_path, config)
-    (folder.path / "torch_dist").mkdir()
-    with pytest.raises(RunFolderError, match=r"torch_dist was trained on a cluster.*move it away"):
+    (folder.path / checkpoints).mkdir()
+    with pytest.raises(RunFolderError, match=rf"{checkpoints} was trained on a cluster.*move it away"):
         RunFolder.create(tmp_path, config, fresh=True)
     assert RunFolder.create(tmp_path, config).config == config
 
