@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--domain {options.domain}: {options.method} has {', '.join(domains)}")
         else:
             tasks = world.draw_tasks(options.split, options.count, options.seed, options.domain)
+            if options.seed and tasks == world.draw_tasks(options.split, options.count, 0, options.domain):
+                parser.error(f"--seed {options.seed}: {options.method} draws the same tasks whatever the seed")
             write_jsonl(options.out, tasks, world.to_record)
     except OSError as error:
         print(f"error: --out {options.out}: {error}", file=sys.stderr)
