@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Set
+from collections.abc import Mapping
 from pathlib import Path
 
 from core.data.files import write_jsonl
@@ -19,10 +19,11 @@ from core.data.sets import sha256
 from core.data.tasks import iter_tasks
 from core.engine import weights
 from core.inspect.replay import SUMS, TASKS, Replay, find_last_step
-from core.inspect.rescore import ReplayError
+from core.inspect.rescore import ReplayError, check_task
 from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
 from core.runs.files import Record, append_batch, make_folder, read_batches, write_text
+from core.runs.record import RecordedRollout
 from core.runs.run_folder import RunFolder
 
 
@@ -35,7 +36,7 @@ def write_bundle(folder: RunFolder, seed: int, step: int, out: Path) -> list[str
     spec = method_spec(folder.config["method"])
     recipe = spec.load(str(folder.path / "config.yaml"))
     replay = Replay(folder, recipe, seed, step)
-    wanted = {rollout.task_id for groups in replay.recorded.values() for group in groups for rollout in group}
+    wanted = {rollout.task_id: rollout for groups in replay.recorded.values() for group in groups for rollout in group}
     if out.exists():
         raise ReplayError(f"{out} is there already; choose another --out")
     partial = out.with_name(f".{out.name}.partial")
@@ -49,10 +50,12 @@ def write_bundle(folder: RunFolder, seed: int, step: int, out: Path) -> list[str
     return names
 
 
-def _fill(out: Path, replay: Replay, spec: MethodSpec, wanted: Set[str]) -> list[str]:
-    """Write the files of a bundle with the tasks `wanted`, and return their names."""
+def _fill(out: Path, replay: Replay, spec: MethodSpec, wanted: Mapping[str, RecordedRollout]) -> list[str]:
+    """Write the files of a bundle with the tasks of the rollouts `wanted`, and return their names."""
     folder, recipe, seed, step = replay.folder, replay.recipe, replay.seed, replay.last
-    tasks = [t for t in iter_tasks(recipe.data.train, **spec.reading_options(recipe)) if t.task_id in wanted]
+    found = iter_tasks(recipe.data.train, **spec.reading_options(recipe))
+    by_id = {task.task_id: task for task in found if task.task_id in wanted}
+    tasks = [check_task(by_id.get(name), rollout, Path(recipe.data.train)) for name, rollout in wanted.items()]
     target = out / f"seed-{seed}"
     make_folder(target)
     for name in ("config.yaml", "versions.json"):

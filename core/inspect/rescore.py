@@ -59,9 +59,7 @@ async def open_score(
     sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k)
 
     def find_task(rollout: RecordedRollout) -> Task:
-        if rollout.task_id not in by_id:
-            raise ReplayError(f"{path} has no task {rollout.task_id!r}; --reward method needs the data of the run")
-        return by_id[rollout.task_id]
+        return check_task(by_id.get(rollout.task_id), rollout, path)
 
     try:
         async with open_roles(recipe, tokenizer, open_frozen_model) as opened:
@@ -91,6 +89,21 @@ async def open_score(
             yield score
     finally:
         await method.close()
+
+
+def check_task(task: Task | None, rollout: RecordedRollout, path: Path) -> Task:
+    """Return the task that the file `path` has for a rollout. Raises ReplayError if it is not the one that was asked.
+
+    Answers may differ: labels are corrected, and scored again.
+    """
+    if task is None:
+        raise ReplayError(f"{path} has no task {rollout.task_id!r}; --reward method needs the data of the run")
+    if task.question != rollout.question:
+        raise ReplayError(
+            f"{path}: task {task.task_id!r} asks {task.question!r:.200}, and asked {rollout.question!r:.200} in the "
+            "run; put the data of the run back"
+        )
+    return task
 
 
 async def _keep_rewards(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]:

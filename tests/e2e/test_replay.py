@@ -124,6 +124,25 @@ def test_a_torn_log_is_bundled_and_a_failure_leaves_nothing(
     assert [line for line in kept if '"train"' in line] == (out / "seed-0/metrics.jsonl").read_text().splitlines()
 
 
+def test_data_that_ask_something_else_under_the_same_name_are_no_data_of_the_run(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    tasks = list(read_jsonl(Path(config["data"]["train"])))
+    config["data"]["train"] = str(tmp_path / "train.jsonl")
+    (tmp_path / "run/config.yaml").write_text(yaml.safe_dump(config))
+    for left, told in ((tasks, "asks 'Which?', and asked "), (tasks[:0], "has no task ")):
+        (tmp_path / "train.jsonl").write_text(
+            "".join(json.dumps({**task, "question": "Which?"}) + "\n" for task in [*left, {**tasks[0], "task_id": "x"}])
+        )
+        assert bundle.main([str(tmp_path / "run"), "--out", str(tmp_path / "bundle")]) == 2
+        assert told in capsys.readouterr().err
+        assert not (tmp_path / "bundle").exists()
+        assert replay.main([str(tmp_path / "run"), "--reward", "method"]) == 2
+        assert told in capsys.readouterr().err
+
+
 def half(rollout: RecordedRollout) -> float:
     """Reward half of what the run gave, and 0.25 for a wrong answer."""
     return 0.5 * (rollout.reward or 0.0) or 0.25
