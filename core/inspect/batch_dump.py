@@ -52,7 +52,8 @@ def is_batch(dump: object) -> bool:
 
 
 def read_batch(batch: Mapping[str, Any], path: Path) -> Iterator[RecordedRollout]:
-    """Yield the rollouts of a batch; the last number in the name of `path` is the step.
+    """Yield the rollouts of a batch; the last number in the name of `path` is the step. Equal prompts are a group,
+    wherever they are: verl sorts the rows of a batch by their lengths.
 
     Raises:
         ValueError: a tensor is missing or has another shape than its neighbours; the message names it.
@@ -61,13 +62,13 @@ def read_batch(batch: Mapping[str, Any], path: Path) -> Iterator[RecordedRollout
     if names.engine not in batch:
         raise ValueError(f"{path} has no {names.engine}: without the engine's log-probs there is nothing to compare")
     numbers = re.findall(r"\d+", path.stem)
-    group, last_prompt = -1, None
+    groups: dict[tuple[int, ...], int] = {}
     for place in range(len(batch[names.response])):
         try:
             prompt, turns, row = _read_row(batch, names, place)
         except (KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"{path}: row {place}: {type(error).__name__}: {error}") from error
-        group, last_prompt = group + (prompt != last_prompt), prompt
+        group = groups.setdefault(tuple(prompt), len(groups))
         advantages = batch.get("advantages")
         scores = next((batch[name] for name in names.rewards if name in batch), None)
         yield RecordedRollout.model_validate(

@@ -116,6 +116,18 @@ def test_healthy_rollouts_raise_no_alarm(policy: FakePolicy, tmp_path: Path, fra
     assert find_kinds(whole, policy) == find_kinds(without, policy) == set()
 
 
+def test_the_rollouts_of_a_prompt_are_a_group_in_whatever_order_the_rows_are(
+    policy: FakePolicy, tmp_path: Path
+) -> None:
+    lines = make_lines(policy, 3, Random(0), straight=True)
+    Random(1).shuffle(lines)
+    path = write_batch(tmp_path / "step_1.pt", "verl", lines, policy.tokenizer.pad_token_id)
+    by_group: dict[int, set[tuple[int, ...]]] = {}
+    for rollout in read_dump(path):
+        by_group.setdefault(rollout.group, set()).add(tuple(rollout.prompts[0]))
+    assert [len(prompts) for prompts in by_group.values()] == [1, 1, 1]
+
+
 # -- faults: each changes one row of a batch whose turns all end by themselves
 
 
