@@ -25,6 +25,8 @@ from core.sandbox.workspace.base import (
 _CHUNK = 65536
 _WAIT = "while :; do sleep 1000 & wait; done"
 """Keeps the container running. Its shell is the first process, which nothing inside can kill; the sleep can be."""
+END_ALL = "kill -9 -1; echo ended"
+"""Kills every process inside but the first and this one, which says so."""
 
 
 class DockerWorkspace(RepositoryWorkspace):
@@ -74,14 +76,15 @@ class DockerWorkspace(RepositoryWorkspace):
             raise WorkspaceError("lost", "the workspace is not open")
         result = await self._call(self.exec_command(command), stdin, timeout_s, output_bytes)
         # Ending the docker program ends nothing inside: everything but the container's first process is killed there.
-        cleared = await self._call(self.exec_command("kill -9 -1"), timeout_s=self.limits.start_timeout_s)
-        if b"is not running" in cleared.stderr or b"No such container" in cleared.stderr:
-            raise WorkspaceError("lost", cleared.stderr.decode(errors="replace").strip())
+        cleared = await self._call(self.exec_command(END_ALL), timeout_s=self.limits.start_timeout_s)
+        if cleared.stdout != b"ended\n":  # the container is gone, or so full of processes that none can start
+            said = cleared.stderr.decode(errors="replace").strip()
+            raise WorkspaceError("lost", f"the processes inside cannot be ended ({cleared.reason}): {said}"[:500])
         return result
 
     async def interrupt(self) -> None:
         if self.name:
-            await self._call(self.exec_command("kill -9 -1"), timeout_s=self.limits.start_timeout_s)
+            await self._call(self.exec_command(END_ALL), timeout_s=self.limits.start_timeout_s)
 
     async def stop(self) -> None:
         name, self.name = self.name, ""

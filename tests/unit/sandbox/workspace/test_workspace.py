@@ -22,6 +22,7 @@ from core.sandbox.workspace import (
     WorkspaceLimits,
     WorkspaceUnavailable,
 )
+from core.sandbox.workspace.docker import END_ALL
 from tests.kit import adopt_orphans, list_descendants, list_new_processes
 
 Make = Callable[..., RepositoryWorkspace]
@@ -250,11 +251,24 @@ async def test_a_container_survives_the_end_of_a_command(tmp_path: Path) -> None
             await asyncio.sleep(0.3)
             (pid,) = children.read_text().split()
             enter = ["nsenter", "--target", pid, "--user", "--pid", "--preserve-credentials", "/bin/sh", "-c"]
-            ended = await asyncio.create_subprocess_exec(*enter, "sleep 60 & kill -9 -1")
-            assert await ended.wait() == 0
+            pipe = asyncio.subprocess.PIPE
+            ended = await asyncio.create_subprocess_exec(*enter, f"sleep 60 & {END_ALL}", stdout=pipe)
+            assert await ended.communicate() == (b"ended\n", None)
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_a_container_that_is_full_of_processes_is_lost(tmp_path: Path) -> None:
+    """As Docker answers where a command has forked up to --pids-limit: nothing can start there, `kill` neither."""
+    full = "OCI runtime exec failed: exec failed: resource temporarily unavailable"
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\ncase "$*" in *"kill -9 -1"*) echo "{full}" >&2; exit 126;; esac\n')
+    docker.chmod(0o755)
+    workspace = DockerWorkspace("an/image", runtime=str(docker))
+    await workspace.open()
+    with pytest.raises(WorkspaceError, match=f"lost: the processes inside cannot be ended .*{full}"):
+        await workspace.exec("bomb", timeout_s=30)
 
 
 async def test_a_docker_that_does_not_answer_is_unavailable() -> None:
