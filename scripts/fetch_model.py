@@ -95,7 +95,9 @@ def main(arguments: list[str] | None = None) -> int:
     gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
     if (out / "config.json").is_file():
         gguf.unlink(missing_ok=True)  # of a process that was killed
-        template = out / "chat_template.jinja"
+        template, card = out / "chat_template.jinja", out / "README.md"
+        if model and card.is_file() and model.hub not in card.read_text(encoding="utf-8"):
+            raise FetchError(f"{out}: there already, and no copy of {model.hub}. Choose another with --out.")
         if options.tools != (template.is_file() and template.read_text(encoding="utf-8") == TOOL_TEMPLATE):
             lacks = "without" if options.tools else "with"
             raise FetchError(f"{out}: there already, {lacks} the template of --tools. Choose another with --out.")

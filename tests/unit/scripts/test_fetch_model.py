@@ -73,6 +73,16 @@ def test_a_folder_that_is_there_has_the_template_that_is_asked_for(
     assert (tmp_path / "chat_template.jinja").read_text() == template
 
 
+@pytest.mark.parametrize(("size", "error"), [("0.5b", ""), ("1.5b", "no copy of Qwen/Qwen2.5-Coder-1.5B-Instruct")])
+def test_a_folder_of_another_model_is_not_taken_for_the_one_that_is_asked_for(
+    size: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").touch()
+    (tmp_path / "README.md").write_text("---\nbase_model: Qwen/Qwen2.5-Coder-0.5B-Instruct\n---\n")
+    assert fetch_model.main(["qwen-coder", "--size", size, "--out", str(tmp_path)]) == bool(error)
+    assert error in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("there", [b"", PARTS[0], PARTS[0] + b"seco", b"".join(PARTS)])
 def test_a_download_goes_on_where_it_broke_off(there: bytes, tmp_path: Path) -> None:
     gguf = tmp_path / "model.gguf"
