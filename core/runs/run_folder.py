@@ -279,12 +279,13 @@ class RunFolder:
 
     def list_unfinished(self) -> list[str]:
         """Say of each seed whose training has not reached its last step how far it is."""
-        newest = ((seed, path) for seed in self.seeds if (path := self.find_trained(seed, "last")))
-        return [
-            f"seed {seed} has not finished training; its newest checkpoint is {path.name}"
-            for seed, path in newest
-            if int(path.name.removeprefix("step-")) < self.config.get("run", {}).get("steps", 0)
-        ]
+        told, steps = [], self.config.get("run", {}).get("steps", 0)
+        for seed in self.seeds:
+            path = self.find_trained(seed, "last")
+            if (path or self.read_metrics(seed)) and int(path.name.removeprefix("step-") if path else 0) < steps:
+                newest = path.name if path else "not there yet"
+                told.append(f"seed {seed} has not finished training; its newest checkpoint is {newest}")
+        return told
 
     @property
     def evaluation_path(self) -> Path:
@@ -421,6 +422,5 @@ def _delete_run(path: Path) -> None:
         elif folder.is_dir():
             shutil.rmtree(folder)
     report = "summary.json table.md report.html figure.svg view.html"
-    written = f"{CLOCK} {INPUTS} versions.json published.json {report} config.yaml"
-    for name in written.split():
+    for name in f"{CLOCK} {INPUTS} versions.json published.json {report} config.yaml".split():
         (path / name).unlink(missing_ok=True)

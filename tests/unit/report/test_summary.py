@@ -131,11 +131,17 @@ def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) 
     empty.update_config({**empty.config, "run": {"steps": 20}})
     for seed, step in ((0, 20), (1, 15)):
         (empty.checkpoints_path(seed) / f"step-{step:06d}").mkdir(parents=True)
+    metrics = empty.open_metrics(2)
+    metrics.append({"stage": "train", "step": 1, "reward": 0.5})
+    metrics.close()
+    empty.seed_path(3).mkdir()  # as a baseline, or a backend that keeps its checkpoints elsewhere, leaves it
     write_report(empty)
     assert "- seed 1 has not finished training; its newest checkpoint is step-000015" in (
         text := (empty.path / "table.md").read_text()
     )
+    assert "- seed 2 has not finished training; its newest checkpoint is not there yet" in text
     assert "seed 0" not in text
+    assert "seed 3 has" not in text
 
 
 def test_what_ran_at_the_same_time_counts_once() -> None:
