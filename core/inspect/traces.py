@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
         require_package(options.to)
     for seed in folder.seeds:
         path = folder.rollouts_path(seed)
-        rollouts = choose_rollouts(read_rollouts(path), None, options.step)
+        rollouts, _ = choose_rollouts(read_rollouts(path), None, options.step)
         if not rollouts:
             continue
         traces = make_traces(rollouts, path.stat().st_mtime_ns)

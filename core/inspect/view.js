@@ -282,7 +282,8 @@ function renderList() {
     entries.push(button);
   });
   document.getElementById("list").replaceChildren(...entries);
-  document.getElementById("count").textContent = `${shown.length} of ${data.rollouts.length} rollouts`;
+  document.getElementById("count").textContent = `${shown.length} of ${data.rollouts.length} rollouts` +
+    (data.left_out ? `, and ${data.left_out} more that are not on this page` : "");
   render();
 }
 

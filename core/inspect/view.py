@@ -60,11 +60,12 @@ def write_view(
     """Write the viewer of a run and return how many rollouts it shows; without a recorded rollout it writes nothing.
 
     It shows those of one task, of one step, or both; by default those of the last training step of each seed. Of these
-    it takes the `worst`, those whose reward looks wrong first, or the first groups. It shows no more than MAX_ROLLOUTS.
-    A folder without a recorded training shows the samples of its evaluations.
+    it takes the `worst`, those whose reward looks wrong first, or the first groups. It shows no more than MAX_ROLLOUTS,
+    as many of each seed, and says how many it leaves out. A folder without a recorded training shows the samples of its
+    evaluations.
     """
     records = [(seed, read_rollouts(path)) for seed, path in _list_records(folder)]
-    return _write_page(folder.path / VIEW_FILE, folder.path.name, records, task_id, step, worst)
+    return _write_page(folder.path / VIEW_FILE, folder.path.name, records, task_id, step, worst)[0]
 
 
 def refresh_view(folder: RunFolder) -> None:
@@ -77,59 +78,67 @@ def write_record_view(
     record: Path, page: Path, *, task_id: str | None = None, step: int | None = None, worst: int | None = None
 ) -> int:
     """Write the viewer of one record, or of another framework's dump (core/inspect/dumps.py), as `write_view` does."""
-    return _write_page(page, record.name, [(_read_seed(record), read_dump(record))], task_id, step, worst)
+    return _write_page(page, record.name, [(_read_seed(record), read_dump(record))], task_id, step, worst)[0]
 
 
 def _write_page(
     page: Path,
     name: str,
-    records: Iterable[tuple[int, Iterable[RecordedRollout]]],
+    records: Sequence[tuple[int, Iterable[RecordedRollout]]],
     task_id: str | None,
     step: int | None,
     worst: int | None,
-) -> int:
+) -> tuple[int, int]:
+    """Write the page, and return how many rollouts it shows and how many it leaves out."""
     chosen: list[SeededRollout] = []
-    limit = None if worst is not None else MAX_ROLLOUTS
+    limit, found = None if worst is not None else max(1, MAX_ROLLOUTS // max(1, len(records))), 0
     for seed, rollouts in records:
-        chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step, limit))
+        of_seed, count = choose_rollouts(rollouts, task_id, step, limit)
+        chosen += (SeededRollout(seed, rollout) for rollout in of_seed)
+        found += count
     if worst is not None:
         chosen = sorted(chosen, key=lambda one: _rank(one.rollout))[:worst]
-    if chosen:
-        write_text(page, render_view(name, chosen[:MAX_ROLLOUTS]))
-    return min(len(chosen), MAX_ROLLOUTS)
+        found = len(chosen)
+    shown = chosen[:MAX_ROLLOUTS]
+    if shown:
+        write_text(page, render_view(name, shown, found - len(shown)))
+    return len(shown), found - len(shown)
 
 
 def choose_rollouts(
     rollouts: Iterable[RecordedRollout], task_id: str | None, step: int | None, limit: int | None = None
-) -> list[RecordedRollout]:
+) -> tuple[list[RecordedRollout], int]:
     """Return the rollouts of a task, of a step or of both; without either, those of the last training step.
 
     A record without training steps, such as that of an evaluation, gives those of its last step. No more than these
-    are in memory at a time, and the first `limit` of them.
+    are in memory at a time, and the first `limit` of them. The number is that of all.
     """
     chosen: list[RecordedRollout] = []
+    count = 0
     for rollout in rollouts:
         if task_id is None and step is None:
             newest = chosen[0] if chosen else rollout
             rank = [(one.stage == "train", one.step) for one in (newest, rollout)]
             if rank[1] > rank[0]:
                 chosen.clear()
+                count = 0
             wanted = rank[1] >= rank[0]
         else:
             wanted = task_id in (None, rollout.task_id) and step in (None, rollout.step)
+        count += wanted
         if wanted and (limit is None or len(chosen) < limit):
             chosen.append(rollout)
-    return chosen
+    return chosen, count
 
 
-def render_view(name: str, rollouts: Sequence[SeededRollout]) -> str:
+def render_view(name: str, rollouts: Sequence[SeededRollout], left_out: int = 0) -> str:
     """Render the page, one file that opens without a server; `name` is that of the run.
 
     The data are packed into it, and core/inspect/view.js shows them. A text from a model, a tool or a task is never
     markup: it is inside the packed data, the script only ever sets it as text, and the page's policy runs that one
     script by its hash and loads nothing. Characters that hide or turn text around are shown by their numbers.
     """
-    data = base64.b64encode(gzip.compress(json.dumps(pack_rollouts(rollouts)).encode(), 6, mtime=0)).decode()
+    data = base64.b64encode(gzip.compress(json.dumps(pack_rollouts(rollouts, left_out)).encode(), 6, mtime=0)).decode()
     script = _read("view.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     title = escape(show_text(f"{name}: rollouts"))
@@ -145,7 +154,7 @@ def render_view(name: str, rollouts: Sequence[SeededRollout]) -> str:
     )
 
 
-def pack_rollouts(rollouts: Sequence[SeededRollout]) -> dict[str, Any]:
+def pack_rollouts(rollouts: Sequence[SeededRollout], left_out: int = 0) -> dict[str, Any]:
     """Return the data of the page, with the texts of all ids as they are shown."""
     versions = [version for one in rollouts for turn in one.rollout.turns for version in turn.versions]
     packed = [_pack_rollout(*one) for one in rollouts]
@@ -157,6 +166,7 @@ def pack_rollouts(rollouts: Sequence[SeededRollout]) -> dict[str, Any]:
                     pieces[token] = show_piece(one.rollout.piece(token))
     return {
         "rollouts": packed,
+        "left_out": left_out,
         "pieces": pieces,
         "versions": list(dict.fromkeys(map(show_text, versions))),
         "largest_advantage": max((abs(x) for one in rollouts for x in _list_advantages(one.rollout)), default=0.0)
@@ -312,14 +322,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if (record := options.run_dir / "rollouts.jsonl.gz").is_file():  # the folder of a gateway
         options.run_dir = record
-    wanted = {"task_id": options.task, "step": options.step, "worst": options.worst}
+    wanted = options.task, options.step, options.worst
     if options.run_dir.is_file():
         page = options.run_dir.with_name(VIEW_FILE)
-        count = write_record_view(options.run_dir, page, **wanted)
+        records = [(_read_seed(options.run_dir), read_dump(options.run_dir))]
     else:
         folder = RunFolder(options.run_dir)
         page = folder.path / VIEW_FILE
-        count = write_view(folder, **wanted)
+        records = [(seed, read_rollouts(path)) for seed, path in _list_records(folder)]
+    count, left_out = _write_page(page, options.run_dir.name, records, *wanted)
     if not count:
         print(
             f"error: {options.run_dir} has no such rollout; seed-*/metrics.jsonl lists the tasks of each step, and "
@@ -327,7 +338,8 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    print(f"{page}: {count} rollouts")
+    more = f"; {left_out} more are not on the page: choose by --task, --step or --worst" if left_out else ""
+    print(f"{page}: {count} rollouts{more}")
     return 0
 
 

@@ -98,6 +98,19 @@ def test_rollouts_are_chosen_by_task_by_step_and_by_reward(empty: RunFolder, cap
     assert main([str(empty.path / "no such folder")]) == 2
 
 
+def test_a_page_has_rollouts_of_each_seed_and_tells_how_many_it_leaves_out(
+    empty: RunFolder, capsys: pytest.CaptureFixture
+) -> None:
+    rollouts = [[Written("policy", True, "?", "harbor")] for _ in range(80)]
+    for seed in (0, 1):
+        record_texts(empty.rollouts_path(seed), 1, rollouts, Task("t", "?", ()))
+    assert main([str(empty.path)]) == 0
+    assert "view.html: 64 rollouts; 96 more are not on the page" in capsys.readouterr().out
+    data = unpack((empty.path / "view.html").read_text())
+    assert [rollout["seed"] for rollout in data["rollouts"]] == [0] * 32 + [1] * 32
+    assert data["left_out"] == 96
+
+
 def test_the_worst_begin_with_a_right_answer_without_a_reward(tmp_path: Path) -> None:
     cases = [("25", 1.0), ("7", -1.0), (None, None), (r"so \boxed{025.0}", 0.0), ("24", 0.0), ("25", -1.0), ("", 0.0)]
     log = RolloutLog(tmp_path / "r.jsonl.gz", lambda ids: [b""] * len(ids))
