@@ -47,7 +47,7 @@ FAILED_CALLS = "failed_calls"
 COUNTED_METRICS = ("drift", "own_faults")
 """Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
 PARTIAL_METRICS = ("reference_kl", "answer_logprob", "environment_")
-"""Begin the names of metrics that some rollouts have no value of, which is no 0: the others are averaged."""
+"""Begin the names of metrics whose mean is over the rollouts that have them; of others, a missing one is 0."""
 
 
 class ServiceError(RuntimeError):
@@ -113,7 +113,7 @@ class Completion:
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     weight_version: str = "0"
-    cached_tokens: int = 0
+    cached_tokens: int | None = None  # of the prompt, not computed anew; None where the engine does not tell
     earlier_versions: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:

@@ -83,7 +83,7 @@ def write_usage(prompt: int, completion: Completion) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
-        "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": completion.cached_tokens or 0},
     }
 
 

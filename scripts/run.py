@@ -199,10 +199,10 @@ def run_command(words: Sequence[str]) -> int:
 
 
 def describe_costs(seconds: float) -> str:
-    """Say what all processes that this one started, and that ended, took together in `seconds`."""
+    """Say what all processes cost that this one started and that have ended, `seconds` after it began."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     hours, gigabytes = (used.ru_utime + used.ru_stime) / 3600, used.ru_maxrss * 1024 / 1e9
-    return f"all of it: {seconds / 60:.1f} min, {hours:.2f} CPU hours, {gigabytes:.1f} GB in the largest process"
+    return f"this call took {seconds / 60:.1f} min, {hours:.2f} CPU hours, {gigabytes:.1f} GB in the largest process"
 
 
 def with_our_python(words: Sequence[str]) -> list[str]:

@@ -121,7 +121,9 @@ def open_policy(
 ) -> AbstractAsyncContextManager[Policy]:
     """Open the model in this process, or the server that has it, for a `with` block."""
     if options.policy_url is not None:
-        return make_server_policy(options.policy_url, api_key_file=options.policy_key_file)
+        # No rollout bounds a call here; while one runs, its session is not idle.
+        key = options.policy_key_file
+        return make_server_policy(options.policy_url, timeout_s=options.max_idle_s, api_key_file=key)
     engine = Engine.from_pretrained(
         folder,
         dtype=options.dtype,

@@ -65,8 +65,8 @@ async def run_command(
     """Run the program of `config.command` in a workspace that `serves`, in a session of its own.
 
     Raises:
-        RolloutError: its command is too long, or it ended before the policy had answered it, or because the policy
-            could not (kind `agent_failed`): this says nothing about the policy.
+        RolloutError: its command is too long, or it ended before the policy had answered it (kind `agent_failed`), or
+            the engine failed at its last request (the kind of that fault): this says nothing about the policy.
     """
     command = config.command
     assert command is not None
@@ -100,11 +100,12 @@ async def run_command(
         finally:
             watch.cancel()
             finished = closed[0] if session.closed else await server.finish_session(key)
+    if session.failure is not None:  # whatever the program made of it
+        raise RolloutError(session.failure[0], f"the program's last request got no answer: {session.failure[1]}")
     end = find_end(result, finished.counters, session.reached_limit)
     output, errors = (_tail(result.stdout), _tail(result.stderr)) if result else ("", "")
     refused = [name for name in finished.counters if name.startswith(NOT_OUR_AGENT)]
-    unanswered = session.failure is not None or not finished.turns
-    if (end == "agent_failed" and refused) or (end in ("agent_failed", "answered") and unanswered):
+    if (end == "agent_failed" and refused) or (end in ("agent_failed", "answered") and not finished.turns):
         code = result.exit_code if result else 0
         raise RolloutError(
             "agent_failed",

@@ -1,4 +1,4 @@
-"""Chooses how a model is computed: its number format, which is what `model.dtype: auto` means, and without subnormals.
+"""Says how a model is computed: in which number format (`model.dtype: auto`), and with subnormal numbers as 0.
 
 A GPU that knows bfloat16 computes in it. A CPU core whose instructions know it computes wide products several times
 faster in it, and a core without them is many times slower, so a CPU is asked: one of the model's products is timed.
@@ -82,10 +82,11 @@ def choose_dtype(config: ModelConfig, device: torch.device) -> tuple[str, str]:
 
 @contextmanager
 def flush_subnormals() -> Iterator[None]:
-    """Take subnormal numbers (in float32, those below 1.2e-38) for 0, in this thread and those that it starts.
+    """Take subnormal numbers (in float32, those below 1.2e-38) for 0, in this thread and those that it starts inside.
 
     The smallest probabilities of attention are such numbers, with which a CPU computes many times slower: a training
-    step of a small sharp model takes half the time without them. A sum changes only if all of it is as small.
+    step of a small sharp model takes half the time without them. A sum changes only if it is itself below about 1e-30.
+    Threads that began inside keep this afterwards.
     """
     flushed = sys.float_info.min / 2 == 0
     torch.set_flush_denormal(True)

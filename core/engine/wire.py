@@ -66,7 +66,7 @@ def make_meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with
         "finish_reason": {"type": completion.finish_reason},
         "prompt_tokens": prompt_tokens,
         "completion_tokens": len(completion.token_ids),
-        "cached_tokens": completion.cached_tokens,
+        "cached_tokens": completion.cached_tokens or 0,
         "weight_version": completion.weight_version,
         "earlier_weight_versions": completion.earlier_versions,
     }

@@ -83,7 +83,7 @@ class Outcome:
     """Holds what a run of an agent came to. An agent that is an environment, too, has a reward and metrics of its own.
 
     Each metric is averaged over the rollouts that have it, as `environment_NAME`: others may be of another agent.
-    `truncated` says that a limit ended it. Raises ValueError if `reward` is no finite number.
+    `truncated` says that a limit ended it. Raises ValueError if the reward or a metric is no finite number.
     """
 
     answer: str
@@ -94,8 +94,10 @@ class Outcome:
     """Holds the task as `grade` shall see it, if it shall see more than the record's."""
 
     def __post_init__(self) -> None:
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise ValueError(f"the reward {self.reward} is no finite number")
+        numbers = self.metrics if self.reward is None else {"reward": self.reward, **self.metrics}
+        for name, value in numbers.items():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"{name} is {value!r}, which is no finite number")
 
 
 RunAgent = Callable[[Task, Endpoint], Awaitable[str | Outcome]]

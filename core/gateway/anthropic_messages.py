@@ -216,7 +216,7 @@ def stop_reason(answer: Answer) -> str:
 
 def _write_usage(answer: Answer) -> dict[str, Any]:
     # Anthropic counts the cached tokens apart from the others.
-    cached = answer.completion.cached_tokens
+    cached = answer.completion.cached_tokens or 0
     return {
         "input_tokens": len(answer.prompt_ids) - cached,
         "cache_read_input_tokens": cached,

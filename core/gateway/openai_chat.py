@@ -244,6 +244,6 @@ def write_usage(answer: Answer, asked: str, given: str) -> dict[str, Any]:
         f"{asked}_tokens": prompt,
         f"{given}_tokens": sampled,
         "total_tokens": prompt + sampled,
-        f"{asked}_tokens_details": {"cached_tokens": answer.completion.cached_tokens},
+        f"{asked}_tokens_details": {"cached_tokens": answer.completion.cached_tokens or 0},
         f"{given}_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
     }

@@ -89,9 +89,9 @@ class GatewaySession:
         self._echoes_seen: set[tuple[EchoKind, str]] = set()
         self._running: set[asyncio.Future[Completion]] = set()
         self._asked = 0
-        self._failed: tuple[int, Exception] | None = None
-        """Holds the number of the last request that the policy or its context gave no answer, and why, until a later
-        request has one."""
+        self._last: tuple[int, BaseException | None] = 0, None
+        """Holds the number of the latest request that ended, and what kept the policy from answering it, if anything.
+        A request that was refused for what it asks does not count."""
         self._began = self._used_at = time.monotonic()
 
     @property
@@ -101,16 +101,16 @@ class GatewaySession:
 
     @property
     def reached_limit(self) -> bool:
-        """Whether a limit refused a request. An agent that has made room in a full context, and goes on, is at none."""
+        """Whether a limit refused a request. A full context counts only until a later request is answered."""
         at_turn_limit = any(self.counters[f"refused_{limit}"] for limit in TURN_LIMITS)
-        return at_turn_limit or (self._failed is not None and isinstance(self._failed[1], ContextFullError))
+        return at_turn_limit or isinstance(self._last[1], ContextFullError)
 
     @property
     def failure(self) -> tuple[str, str] | None:
-        """What kept the policy from answering, as (kind, message), if no later request was answered."""
-        if self._failed is None or self.reached_limit:
+        """What kept the policy from answering the latest request, as (kind, message)."""
+        error = self._last[1]
+        if error is None or self.reached_limit:
             return None
-        error = self._failed[1]
         return str(getattr(error, "kind", f"exception_{type(error).__name__}")), str(error)
 
     @property
@@ -119,39 +119,37 @@ class GatewaySession:
         return 0.0 if self._running else time.monotonic() - self._used_at
 
     async def answer_all(self, request: AgentRequest) -> list[Answer]:
-        """Sample the `n` answers to a request. They are siblings, each a turn. If one fails, none of them counts."""
-        seed = request.seed
-        asked = [request if seed is None else replace(request, seed=seed + i) for i in range(request.n)]
-        answers = [asyncio.ensure_future(self.answer(each)) for each in asked]
-        try:
-            return await asyncio.gather(*answers)
-        except BaseException:
-            for each in answers:
-                each.cancel()
-            for outcome in await asyncio.gather(*answers, return_exceptions=True):
-                if isinstance(outcome, Answer):
-                    self.mark_lost(outcome)
-            raise
+        """Sample the `n` answers to a request. They are siblings, each a turn. If one fails, none of them counts.
 
-    async def answer(self, request: AgentRequest) -> Answer:
-        """Sample the answer to a request. It counts once `mark_delivered` was called for it.
+        An answer counts once `mark_delivered` was called for it.
 
         Raises:
             GatewayError: the request cannot be answered.
             PolicyError: the policy gave no completion.
         """
         self._asked += 1
-        number = self._asked
+        number, failure = self._asked, None
+        seed = request.seed
+        asked = [request if seed is None else replace(request, seed=seed + i) for i in range(request.n)]
+        answers = [asyncio.ensure_future(self._answer(each)) for each in asked]
         try:
-            answer = await self._answer(request)
-        except Exception as error:
-            at_fault = not isinstance(error, GatewayError) or error.status == 503 or isinstance(error, ContextFullError)
-            if at_fault and not self.closed:
-                self._failed = number, error
+            return await asyncio.gather(*answers)
+        except BaseException as error:
+            failure = error
+            for each in answers:
+                each.cancel()
+            for outcome in await asyncio.gather(*answers, return_exceptions=True):
+                if isinstance(outcome, Answer):
+                    self.mark_lost(outcome)
             raise
-        if self._failed is not None and self._failed[0] < number:
-            self._failed = None
-        return answer
+        finally:
+            self._settle(number, failure)
+
+    def _settle(self, number: int, error: BaseException | None) -> None:
+        """Keep what became of a request, unless a later one has ended, or it was cancelled or refused for its form."""
+        of_policy = not isinstance(error, GatewayError) or error.status == 503 or isinstance(error, ContextFullError)
+        if number > self._last[0] and not self.closed and of_policy and not isinstance(error, asyncio.CancelledError):
+            self._last = number, error
 
     async def _answer(self, request: AgentRequest) -> Answer:
         self._check_open()
@@ -246,7 +244,7 @@ class GatewaySession:
         try:
             if request.n > 1:
                 raise refuse("n", f"{request.n} answers are served over HTTP alone")
-            answer = await self.answer(request)
+            [answer] = await self.answer_all(request)
         except GatewayError as error:
             self.note(f"refused_{error.kind}")
             raise

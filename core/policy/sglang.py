@@ -130,7 +130,7 @@ def _read_completion(reply: Any, url: str) -> Completion:
         token_ids = tuple(entry[1] for entry in entries)
         count = meta["completion_tokens"]
         weight_version = str(meta.get("weight_version", "0"))
-        cached_tokens = int(meta.get("cached_tokens", 0))
+        cached_tokens = None if (told := meta.get("cached_tokens")) is None else int(told)
         earlier = tuple((str(version), int(tokens)) for version, tokens in meta.get("earlier_weight_versions", ()))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise PolicyError("bad_reply", f"{url}: reply lacks a field: {error!r} in {str(reply)[:300]}") from error

@@ -75,7 +75,8 @@ def _read_completion(reply: Any, url: str) -> Completion:
         # A request aborted before its first token names no weights.
         spans = [(str(span["version"]), span["end"] - span["start"]) for span in choice.get("weight_versions") or ()]
         *earlier, (weight_version, _) = spans or [(str(reply.get("weight_version") or "default"), 0)]
-        cached_tokens = int((reply["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+        told = (reply["usage"].get("prompt_tokens_details") or {}).get("cached_tokens")
+        cached_tokens = None if told is None else int(told)
         finish_reason = choice["finish_reason"]
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise PolicyError("bad_reply", f"{url}: reply lacks a field: {error!r} in {str(reply)[:300]}") from error

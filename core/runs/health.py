@@ -121,8 +121,8 @@ SIGNS = (
     Sign(
         "cache_too_small",
         lambda m: m["recomputed"] > RECOMPUTED,
-        "{recomputed:.0%} of the tokens that calls continue were computed again: the conversations that run at once do "
-        "not stay in the engine's cache",
+        "{recomputed:.0%} of the tokens that a call shares with the call before it were computed again: the "
+        "conversations that run at once do not stay in the engine's cache",
         "raise inference.kv_tokens, or the memory of the servers, or let fewer run at once: rollout.concurrency, or "
         "--concurrency of an evaluation",
     ),
@@ -310,20 +310,21 @@ def share_cut_off(trajectory: Trajectory) -> float | None:
 
 
 def count_continued(trajectory: Trajectory) -> tuple[int, int]:
-    """Count the tokens of calls that the next one continues, and how many of those the engine had kept."""
+    """Count the tokens of calls that the next one continues, and how many of those the engine had kept.
+
+    Calls on other weights do not count: nothing is kept then. Nor do those of servers that do not tell.
+    """
     known = kept = 0
     for before, turn in pairwise(trajectory.turns):
-        ids = before.prompt_ids + before.completion.token_ids
-        if turn.prompt_ids[: len(ids)] == ids:
+        ids, last = before.prompt_ids + before.completion.token_ids, turn.completion
+        same = before.completion.weight_version == last.weight_version
+        if last.cached_tokens is not None and same and turn.prompt_ids[: len(ids)] == ids:
             known += len(ids)
-            kept += min(len(ids), turn.completion.cached_tokens)
+            kept += min(len(ids), last.cached_tokens)
     return known, kept
 
 
 def share_recomputed(counts: Iterable[tuple[int, int]]) -> float | None:
-    """Return the share that was not kept of what was continued (`count_continued`), over all rollouts.
-
-    None where nothing was kept: then no call continues another, or the server does not say.
-    """
-    known, kept = map(sum, zip(*counts, strict=True)) if (counts := list(counts)) else (0, 0)
-    return 1 - kept / known if kept else None
+    """Return the share of these tokens (`count_continued`) that was computed again; None where there are none."""
+    known, kept = map(sum, zip((0, 0), *counts, strict=True))
+    return 1 - kept / known if known else None

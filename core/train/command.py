@@ -73,6 +73,7 @@ LARGE_MODEL_BYTES = 100_000_000
 
 
 @show_errors(OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError)
+@flush_subnormals()  # before anything starts PyTorch's threads
 def main(arguments: list[str] | None = None) -> int:
     options = make_training_parser("embedded").parse_args(arguments)
     try:
@@ -192,7 +193,6 @@ def check_baseline(recipe: Recipe, baseline: str | None) -> None:
         raise RecipeError(f"--baseline {baseline} needs the section `{baseline}` in the recipe, with its rate and size")
 
 
-@flush_subnormals()
 def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, baseline: str | None = None) -> list[Path]:
     """Train all seeds of the recipe, `run.parallel_seeds` at a time, and return their last checkpoints.
 

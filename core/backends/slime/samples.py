@@ -98,7 +98,7 @@ def fill_sample(sample: SlimeSample, trajectory: Trajectory, reward_key: str | N
     if hasattr(sample, "prefix_cache_info"):
         sample.prefix_cache_info = type(sample.prefix_cache_info)()
         for turn in turns:
-            cached = {"cached_tokens": turn.completion.cached_tokens, "prompt_tokens": len(turn.prompt_ids)}
+            cached = {"cached_tokens": turn.completion.cached_tokens or 0, "prompt_tokens": len(turn.prompt_ids)}
             sample.prefix_cache_info.add(cached)
 
 

@@ -55,7 +55,7 @@ class VerlPolicy:
         names = ("min_global_steps", "max_global_steps", "global_steps")
         steps = [extra[name] for name in names if extra.get(name) is not None]
         self.steps.update(steps)
-        return Completion(tokens, logprobs, reason, str(max(steps, default=0)), extra.get("num_cached_tokens") or 0)
+        return Completion(tokens, logprobs, reason, str(max(steps, default=0)), extra.get("num_cached_tokens"))
 
     def _find_end(self, reason: str | None, tokens: Sequence[int], sampling: Sampling) -> FinishReason:
         if reason == "length":

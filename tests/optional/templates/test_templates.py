@@ -119,7 +119,7 @@ async def converse(tokenizer: Any, history: str, *, tools: bool, thinks: bool, m
         calls = (1, most_calls, 0)[turn % 3] if tools else 0
         model.answer = make_answer(turn, calls=calls, thinks=thinks)
         expected = model.render(model.messages, generate=True)
-        node = await session.answer(AgentRequest("policy", tuple(wire), (SEARCH,) if tools else ()))
+        [node] = await session.answer_all(AgentRequest("policy", tuple(wire), (SEARCH,) if tools else ()))
         session.mark_delivered(node)
         # With `sampled`, thoughts stay that the template drops once the user says more.
         if history == "template" or not thinks or turn < 3:
@@ -154,7 +154,7 @@ async def test_a_prompt_behind_a_trimmed_head_is_the_templates_rendering(name: s
     model.messages = [{"role": message.role, "content": message.text} for message in wire]
     for turn in range(2):
         model.answer = make_answer(turn, calls=1, thinks=name in THINKING)
-        node = await session.answer(AgentRequest("policy", tuple(wire), (SEARCH,)))
+        [node] = await session.answer_all(AgentRequest("policy", tuple(wire), (SEARCH,)))
         session.mark_delivered(node)
         wire += [node.message, WireMessage("tool", RESULT, call_id=node.message.calls[0].call_id)]
         model.messages += [model.answer, {"role": "tool", "content": RESULT}]

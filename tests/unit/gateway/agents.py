@@ -241,12 +241,12 @@ class FuzzedAgent:
     async def _ask(self, messages: Sequence[WireMessage], action: str) -> Answer:
         body = {"model": "policy", **self.write(messages, self.rng)}
         request = self.codec.read_request(parse_body(json.dumps(body).encode()))
-        answer = await self.session.answer(request)
+        [answer] = await self.session.answer_all(request)
         if action == "lose":
             self.session.mark_lost(answer)
         else:
             self.session.mark_delivered(answer)
         if action in ("retry", "lose"):
-            answer = await self.session.answer(replace(request, is_retry=True))
+            [answer] = await self.session.answer_all(replace(request, is_retry=True))
             self.session.mark_delivered(answer)
         return answer

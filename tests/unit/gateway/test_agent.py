@@ -213,8 +213,8 @@ async def test_a_failure_that_an_agent_names_keeps_its_name_and_a_reward_is_a_nu
     model, environment = make_model(), Environment()
     method = make_method(environment, model)
     gone, no_number, nan = await run_each(method, model, TASKS)
-    assert (gone.failure, no_number.failure, nan.failure) == ("environment", "exception_TypeError", "agent")
-    assert "the reward nan is no finite number" in nan.log["error"]
+    assert (gone.failure, no_number.failure, nan.failure) == ("environment", "agent", "agent")
+    assert "reward is nan, which is no finite number" in nan.log["error"]
     assert environment.closed
 
 

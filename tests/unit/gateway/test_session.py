@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
 from core.gateway.session import GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
+from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.rows import make_rows
 from core.text.tool_calls import ToolSchema
@@ -40,7 +42,7 @@ def begin(history: str = "sampled", **options: Any) -> tuple[RandomModel, Gatewa
 
 async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Answer:
     request = AgentRequest("policy", tuple(messages), **{"tools": (SEARCH,), **fields})  # type: ignore[arg-type]
-    answer = await session.answer(request)
+    [answer] = await session.answer_all(request)
     session.mark_delivered(answer)
     return answer
 
@@ -164,13 +166,47 @@ async def test_roles_come_from_the_models_name():
     policies = {"policy": model.policy, "judge": model.policy, "titles": model.policy}
     session = GatewaySession("s", policies, Transcriber(model.tokenizer), settings, Sampling())
     for name in ("policy", "gpt-5", "frozen:judge", "claude-haiku-4", "frozen:policy"):
-        session.mark_delivered(await session.answer(AgentRequest(name, (WireMessage("user", name),))))
+        await session.ask(AgentRequest(name, (WireMessage("user", name),)))
     turns = session.finish().turns
     assert [(turn.role, turn.trained) for turn in turns] == [
         ("policy", True), ("policy", True), ("judge", False), ("titles", False), ("policy", False),
     ]  # fmt: skip
     with pytest.raises(GatewayError, match="no role 'expert'"):
-        await open_session(model).answer(AgentRequest("frozen:expert", (WireMessage("user", "x"),)))
+        await open_session(model).ask(AgentRequest("frozen:expert", (WireMessage("user", "x"),)))
+
+
+@pytest.mark.parametrize(
+    ("ended", "failure", "at_limit"),
+    [
+        ([(2, None), (1, "timeout")], None, False),
+        ([(2, None), (1, "too_long")], None, False),
+        ([(3, "engine"), (1, "timeout"), (2, None)], "engine", False),
+        ([(2, "engine"), (1, "too_long")], "engine", False),
+        ([(1, "engine"), (2, "too_long")], None, True),
+    ],
+)
+async def test_of_requests_that_overlap_the_last_one_that_was_made_counts(ended, failure, at_limit):
+    made: list[asyncio.Future[Completion]] = []
+
+    class Slow:
+        async def generate(self, prompt_ids, sampling, session=None):
+            made.append(asyncio.get_running_loop().create_future())
+            return await made[-1]
+
+    tokenizer = make_tokenizer("qwen3")
+    session = GatewaySession("s", {"policy": Slow()}, Transcriber(tokenizer), SessionSettings(max_context=1000))
+    asked = [
+        asyncio.create_task(session.answer_all(AgentRequest("policy", (WireMessage("user", f"{n}"),))))
+        for n in range(len(ended))
+    ]
+    while len(made) < len(ended):
+        await asyncio.sleep(0)
+    for number, kind in ended:
+        done = Completion((tokenizer.eos_token_id,), (-1.0,), "stop", "0")
+        made[number - 1].set_exception(PolicyError(kind, "no")) if kind else made[number - 1].set_result(done)
+        await asyncio.wait([asked[number - 1]])
+    assert (session.failure and session.failure[0], session.reached_limit) == (failure, at_limit)
+    await asyncio.gather(*asked, return_exceptions=True)
 
 
 async def test_seeds_follow_the_prompt_and_not_the_order_of_arrival():
@@ -185,7 +221,7 @@ async def test_seeds_follow_the_prompt_and_not_the_order_of_arrival():
             Sampling(seed=1),
         )
         for text in order:
-            await session.answer(AgentRequest("policy", (WireMessage("user", text),)))
+            await session.answer_all(AgentRequest("policy", (WireMessage("user", text),)))
         seeds.append({call.prompt_ids: call.sampling.seed for call in model.policy.calls[-2:]})
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0].values())) == 2
@@ -303,7 +339,7 @@ async def test_other_tools_begin_a_new_row():
     model, session, messages = begin(calling=0.0, seed=13)
     answer = await ask(session, messages)
     messages += [answer.message, WireMessage("user", "go on")]
-    answer = await session.answer(AgentRequest("policy", tuple(messages), (replace(SEARCH, name="look_up"),)))
+    [answer] = await session.answer_all(AgentRequest("policy", tuple(messages), (replace(SEARCH, name="look_up"),)))
     session.mark_delivered(answer)
     assert "look_up" in model.tokenizer.decode(answer.prompt_ids)
     assert check(model, session.finish().turns) == 2
