@@ -33,7 +33,9 @@ LEAST_ENTROPY = 0.003
 LOGPROB_GAP = 0.1
 """Bounds the mean difference between the log-probs of engine and trainer, in nats a token."""
 RECOMPUTED = 0.5
-"""Bounds `share_recomputed`. Some is in any run: the tokens behind the last full page are never kept."""
+"""Bounds `share_recomputed`."""
+SHORT = 64
+"""Leaves out shorter prompts: of any prompt, the tokens behind the last full page are never kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ SIGNS = (
     Sign(
         "cache_too_small",
         lambda m: m["recomputed"] > RECOMPUTED,
-        "{recomputed:.0%} of the tokens that a call shares with the call before it were computed again: the "
+        "{recomputed:.0%} of the tokens that a prompt shares with the one before it were computed again: the "
         "conversations that run at once do not stay in the engine's cache",
         "raise inference.kv_tokens, or the memory of the servers, or let fewer run at once: rollout.concurrency, or "
         "--concurrency of an evaluation",
@@ -310,15 +312,16 @@ def share_cut_off(trajectory: Trajectory) -> float | None:
 
 
 def count_continued(trajectory: Trajectory) -> tuple[int, int]:
-    """Count the tokens of calls that the next one continues, and how many of those the engine had kept.
+    """Count the tokens of prompts with which the next prompt begins, and how many of those the engine had kept.
 
-    Calls on other weights do not count: nothing is kept then. Nor do those of servers that do not tell.
+    Short prompts do not count, nor calls on other weights, for which nothing is kept, nor those of servers that do not
+    tell.
     """
     known = kept = 0
     for before, turn in pairwise(trajectory.turns):
-        ids, last = before.prompt_ids + before.completion.token_ids, turn.completion
-        same = before.completion.weight_version == last.weight_version
-        if last.cached_tokens is not None and same and turn.prompt_ids[: len(ids)] == ids:
+        ids, last = before.prompt_ids, turn.completion
+        comparable = len(ids) >= SHORT and before.completion.weight_version == last.weight_version
+        if last.cached_tokens is not None and comparable and turn.prompt_ids[: len(ids)] == ids:
             known += len(ids)
             kept += min(len(ids), last.cached_tokens)
     return known, kept

@@ -113,7 +113,7 @@ async def test_time_is_the_sum_over_the_sessions(folder: RunFolder) -> None:
     assert result.seconds == session_seconds(samples) > max(sample.elapsed for sample in samples)
 
 
-@pytest.mark.parametrize(("kept", "told"), [(100, ""), (32, "68% of the tokens that a call shares with the")])
+@pytest.mark.parametrize(("kept", "told"), [(100, ""), (32, "68% of the tokens that a prompt shares with the")])
 async def test_conversations_that_were_computed_again_are_told(
     kept: int, told: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
