@@ -76,8 +76,7 @@ async def run_command(
         max_turns=config.max_turns,
         model_roles=command.model_roles,
     )
-    closed: list[gateway.FinishedSession] = []  # the program may post to /finish itself
-    server = gateway.Gateway({}, tokenizer, settings, on_finish=lambda finished, _: closed.append(finished))
+    server = gateway.Gateway({}, tokenizer, settings)
     key = uuid4().hex
     async with gateway.serve_gateway(server, workspace.listener) as url:
         # Ids of calls may stand in a prompt, so they must be the same when a run repeats.
@@ -99,7 +98,7 @@ async def run_command(
                 raise
         finally:
             watch.cancel()
-            finished = closed[0] if session.closed else await server.finish_session(key)
+            finished = session.finished or await server.finish_session(key)  # the program may post to /finish itself
     if session.failure is not None:  # whatever the program made of it
         raise RolloutError(session.failure[0], f"the program's last request got no answer: {session.failure[1]}")
     end = find_end(result, finished.counters, session.reached_limit)

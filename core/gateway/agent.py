@@ -33,7 +33,7 @@ from core.text.tokenizer import Tokenizer
 from core.types import CALLS, Sampling, Task, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from core.gateway.session import FinishedSession, GatewaySession
+    from core.gateway.session import GatewaySession
 
 QUESTION_FILE = "{question_file}"
 """Stands in a command for the path of a file that holds the question."""
@@ -96,7 +96,7 @@ class Outcome:
     def __post_init__(self) -> None:
         numbers = self.metrics if self.reward is None else {"reward": self.reward, **self.metrics}
         for name, value in numbers.items():
-            if not isinstance(value, int | float) or not math.isfinite(value):
+            if not math.isfinite(value):  # a TypeError for what is no number at all
                 raise ValueError(f"{name} is {value!r}, which is no finite number")
 
 
@@ -132,14 +132,7 @@ class AgentMethod(Method):
         self.needs = list_other_roles(settings.model_roles)
         self.max_new_tokens = max_new_tokens
         self._tokenizer = tokenizer
-        self._finished: dict[str, FinishedSession] = {}  # by the agent itself, as one that speaks ACP does
-        self.gateway = Gateway(
-            {},
-            tokenizer,
-            settings,
-            template_options=template_options,
-            on_finish=lambda finished, _: self._finished.update({finished.session_id: finished}),
-        )
+        self.gateway = Gateway({}, tokenizer, settings, template_options=template_options)
         self._serve = partial(serve_gateway, self.gateway)
         self._server = AsyncExitStack()
         self._url: asyncio.Task[str] | None = None
@@ -169,7 +162,8 @@ class AgentMethod(Method):
         except Exception as error:  # an agent fails in its own ways
             failure = error
         finally:
-            finished = self._finished.pop(session_id, None) or await self.gateway.finish_session(session_id)
+            # An agent may finish it itself, as one that speaks ACP does.
+            finished = session.finished or await self.gateway.finish_session(session_id)
         if session.failure is not None:  # whatever the agent made of it
             kind, message = session.failure
             raise RolloutError(kind, f"the agent's last request got no answer: {message}") from failure

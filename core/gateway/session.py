@@ -75,7 +75,7 @@ class GatewaySession:
         self.session_id = session_id
         self.counters: Counter[str] = Counter()
         self.events: list[dict[str, Any]] = []
-        self.closed = False
+        self.finished: FinishedSession | None = None
         self.kept_tokens = 0
         """Counts the tokens of all prompts and answers, which stay in memory until the session is finished."""
         self._policies = policies
@@ -100,6 +100,10 @@ class GatewaySession:
         return tuple(self._policies)
 
     @property
+    def closed(self) -> bool:
+        return self.finished is not None
+
+    @property
     def reached_limit(self) -> bool:
         """Whether a limit refused a request. A full context counts only until a later request is answered."""
         at_turn_limit = any(self.counters[f"refused_{limit}"] for limit in TURN_LIMITS)
@@ -107,7 +111,7 @@ class GatewaySession:
 
     @property
     def failure(self) -> tuple[str, str] | None:
-        """What kept the policy from answering the latest request, as (kind, message)."""
+        """Say what kept the policy from answering the latest request, as (kind, message)."""
         error = self._last[1]
         if error is None or self.reached_limit:
             return None
@@ -294,7 +298,6 @@ class GatewaySession:
     def finish(self) -> FinishedSession:
         """Close the session and return its turns. Requests that still run are cancelled."""
         self._check_open()
-        self.closed = True
         for call in self._running:
             self.note("unanswered")
             call.cancel()
@@ -311,7 +314,8 @@ class GatewaySession:
         answers = self._tree.answers.values()
         calls = Counter(call.name for answer in answers for call in answer.message.calls)
         offered = {tool.name: calls[tool.name] for answer in answers for tool in answer.tools}
-        return FinishedSession(self.session_id, turns, dict(self.counters), tuple(self.events), offered)
+        self.finished = FinishedSession(self.session_id, turns, dict(self.counters), tuple(self.events), offered)
+        return self.finished
 
     def _check_open(self) -> None:
         if self.closed:
