@@ -184,10 +184,8 @@ class AlgorithmSection(GRPOConfig):
 
     def row_options(self) -> dict[str, Any]:
         """Return how groups become rows: the options of core.rollout.rows.rows_from_groups."""
-        names = (
-            "adv_estimator std_normalization split_advantage turn_coef gamma kl_coef advantage_clip min_group_std rows"
-        )
-        names += " max_response_length overlong_buffer_len overlong_filter update_group_size"
+        names = "adv_estimator std_normalization split_advantage turn_coef gamma kl_coef advantage_clip min_group_std"
+        names += " rows max_response_length overlong_buffer_len overlong_filter update_group_size"
         return {name: getattr(self, name) for name in names.split()}
 
 
@@ -424,9 +422,8 @@ class Recipe(Section):
             raise ValueError("inference.server_key_file: only inference.servers take a key, and there are none")
         if inference.servers and inference.replicas:
             raise ValueError("inference.replicas are started in place of inference.servers; set one of them only")
-        if not inference.replicas and (
-            inference.engine != "embedded" or inference.replica_args or inference.replica_python
-        ):
+        described = inference.engine != "embedded" or inference.replica_args or inference.replica_python
+        if described and not inference.replicas:
             raise ValueError(
                 "inference.engine, replica_args and replica_python say how replicas run; set inference.replicas"
             )
@@ -446,15 +443,10 @@ class Recipe(Section):
     def _old_rollouts_are_corrected(self) -> Recipe:
         if self.rollout.ahead and self.algorithm.tis is None and not self.algorithm.loss_mode.startswith("dppo"):
             raise ValueError("rollout.ahead trains on rollouts of older weights; set algorithm.tis, such as [0, 2]")
-        if self.rollout.ahead and self.algorithm.dynamic_sampling:
+        if self.rollout.ahead and (self.algorithm.dynamic_sampling or self.data.sampler == "curriculum"):
             raise ValueError(
-                "rollout.ahead fixes which tasks a step trains on, and algorithm.dynamic_sampling replaces some; "
-                "set one of them only"
-            )
-        if self.rollout.ahead and self.data.sampler == "curriculum":
-            raise ValueError(
-                "rollout.ahead takes the tasks of a step before the steps before it are known, and data.sampler="
-                "curriculum draws them by those; set one of them only"
+                "rollout.ahead takes the tasks of a step before earlier rollouts are known, by which "
+                "algorithm.dynamic_sampling and data.sampler=curriculum choose tasks; set one of them only"
             )
         return self
 
@@ -468,6 +460,16 @@ class Recipe(Section):
                     f"{name}.context_tokens is {tokens}, and model.max_model_len={limit} refuses longer calls; lower "
                     "the first or raise the second"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _no_key_is_passed_over(self) -> Self:
+        kept, size, optimizer = self.algorithm.update_group_size, self.rollout.group_size, self.optimizer
+        if kept is not None and kept >= size:
+            fix = f"leaves none out of rollout.group_size={size}; set it lower, or to null"
+            raise ValueError(f"algorithm.update_group_size={kept} {fix}")
+        if optimizer.lr_decay_steps and optimizer.lr_scheduler_type == "constant":
+            raise ValueError("optimizer.lr_decay_steps has no place in lr_scheduler_type=constant; set it to null")
         return self
 
     @model_validator(mode="after")

@@ -207,7 +207,14 @@ def test_a_rate_that_would_be_0_before_the_end_is_refused_with_both_keys(presets
     message = refused(presets, "optimizer.lr_scheduler_type=linear", "optimizer.lr_decay_steps=4")
     assert "optimizer.lr_decay_steps is 4, and run.steps=5 takes 5 optimizer steps" in message
     assert "Set optimizer.lr_decay_steps=null" in message
-    assert load(DemoRecipe, presets, "small", ["optimizer.lr_decay_steps=4"]).optimizer.lr_decay_steps == 4
+    assert "has no place in lr_scheduler_type=constant" in refused(presets, "optimizer.lr_decay_steps=4")
+
+
+def test_groups_that_are_trained_whole_have_no_update_group_size():
+    group = {"tasks_per_step": 1, "group_size": 4}
+    with pytest.raises(ValueError, match=r"update_group_size=4 leaves none out of rollout\.group_size=4"):
+        make_recipe(Recipe, rollout=group, algorithm={"name": "grpo", "update_group_size": 4})
+    make_recipe(Recipe, rollout=group, algorithm={"name": "grpo", "update_group_size": 3})
 
 
 def test_the_best_checkpoint_needs_evaluations(presets):
