@@ -214,14 +214,12 @@ class ServerPool:
         while not server.up:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
-            if not await server.policy.is_healthy():
-                continue
-            async with self._changing:
-                try:
-                    await self._give_weights(server)
-                except PolicyError as error:
-                    logger.info("still left out: %s", error)
-                    continue
-                server.up = True
+            try:
+                if await server.policy.is_healthy():
+                    async with self._changing:
+                        await self._give_weights(server)
+                        server.up = True
+            except Exception as error:  # a check fails in ways of its own, such as by a token that the model has not
+                logger.info("still left out: %s: %r", server.policy.url, error)
         logger.warning("%s is back with weights %d", server.policy.url, self.version)
         await self._tell_of_change()

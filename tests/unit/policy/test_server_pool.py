@@ -276,6 +276,22 @@ async def test_a_server_that_hangs_holds_up_no_weights(pool, hosts, models, monk
     silent.close()
 
 
+async def test_a_server_that_fails_its_check_in_a_way_of_its_own_is_asked_again(pool, hosts, models) -> None:
+    """A server that came back with another model may say a token that the trainer's has not."""
+    await pool.update_weights(models[0], 1)
+    await hosts[0].stop()
+    faults = [IndexError("index 99 is out of bounds"), PolicyError("engine", "old weights")]
+
+    async def check(policy: HTTPPolicy) -> None:
+        if policy.url == hosts[0].url and faults:
+            raise faults.pop(0)
+
+    await pool.update_weights(models[1], 2, check)
+    await hosts[0].start()
+    await until(lambda: all(server.up for server in pool._servers))
+    assert (faults, {await call(pool) for _ in range(6)}) == ([], {"2"})
+
+
 async def test_servers_that_are_all_away_for_a_moment_end_no_run(pool, hosts, models) -> None:
     await pool.update_weights(models[0], 1)
     for host in hosts:
