@@ -27,6 +27,8 @@ class EmbeddedPolicy:
         self.engine = engine
         self.trained_as = trained_as
         self.threaded = threaded
+        self.failed = False
+        """Says whether the last step failed."""
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
         self._between_steps: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
@@ -119,8 +121,10 @@ class EmbeddedPolicy:
             while self._between_steps or self.engine.has_work():
                 try:
                     self._run_actions()
-                    finished = await self._step() if self.engine.has_work() else []
+                    finished = await self._step() if (stepped := self.engine.has_work()) else []
+                    self.failed = self.failed and not stepped
                 except Exception as error:
+                    self.failed = True
                     self._fail_all(PolicyError("engine", f"the engine failed: {error!r}"))
                     continue
                 for request in finished:

@@ -220,8 +220,9 @@ class Server:
         await self.policy.run_exclusive(self.engine.flush_cache)
         return web.Response(text="Cache flushed.")
 
-    async def health(self, _: web.Request) -> web.Response:
-        return web.Response()
+    async def health(self, request: web.Request) -> web.Response:
+        """Reply 200 at once, but behind a step that failed as `health_generate`: a GPU's fault may stay for good."""
+        return await self.health_generate(request) if self.policy.failed else web.Response()
 
     async def health_generate(self, _: web.Request) -> web.Response:
         """Reply 200 if a probe request ends or, under load, if the engine computed anything meanwhile."""
