@@ -393,7 +393,8 @@ class Trainer:
         chunks = list(zip(hidden_RC.split(size), pack.targets_R.split(size), strict=True))
         if len(chunks) == 1:
             return score(*chunks[0])
-        simple = model.plain_head and not (self.grpo.entropy_coef or model.lm_head.weight.requires_grad)
+        learns = model.lm_head.adapter is not None or model.lm_head.weight.requires_grad
+        simple = model.plain_head and not (self.grpo.entropy_coef or learns)
         if hidden_RC.requires_grad and simple:
             scores = [FrozenHead.apply(hidden, model, targets, temperature) for hidden, targets in chunks]
         else:

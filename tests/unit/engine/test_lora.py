@@ -17,7 +17,7 @@ from core.hub import CheckpointError
 from core.train import checkpoint
 from core.train.trainer import Trainer
 from core.types import Row, Sampling
-from tests.unit.conftest import drain, gradients, watch_gradients
+from tests.unit.conftest import drain, gradients, save_model, watch_gradients
 
 SECTION = LoRASection(rank=4, alpha=8)
 ROWS = [Row((1, 2, 3, 4, 9), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
@@ -59,6 +59,14 @@ def test_new_adapters_change_no_bit_and_trained_ones_leave_the_start_model_as_it
         assert torch.equal(logits(model), logits(start))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
     assert len(lora.find_adapters(model)) == 3 * model.config.num_layers + 4 * len(model.config.attending_layers)
+
+
+def test_a_tied_head_gets_no_adapter(tmp_path):
+    """A checkpoint would be without it: what is merged into the head would be merged into the embedding."""
+    section = LoRASection(rank=4, alpha=8, targets=("q_proj", "lm_head"))
+    load(save_model("qwen2", tmp_path / "apart", seed=0), section=section)
+    with pytest.raises(CheckpointError, match="lm_head is the embedding too"):
+        load(save_model("qwen2_tied_yarn", tmp_path / "tied", seed=0), section=section)
 
 
 def test_gradients_are_those_of_the_whole_weights_by_the_chain_rule(any_model):

@@ -404,10 +404,10 @@ def test_never_more_logits_than_a_chunk(qwen2, monkeypatch):
 def test_a_frozen_head_computes_each_chunk_once_and_the_same_gradients(qwen2, monkeypatch):
     rows = make_rows()
 
-    def backward(logits: int) -> tuple[list[torch.Tensor], list[int]]:
+    def backward(logits: int, *more: str) -> tuple[list[torch.Tensor], list[int]]:
         monkeypatch.setattr(trainer_module, "LOGITS_PER_CHUNK", logits)
         model, sizes = weights.load(qwen2), []
-        lora.add_adapters(model, LoRASection(rank=4, alpha=8))
+        lora.add_adapters(model, LoRASection(rank=4, alpha=8, targets=("o_proj", *more)))
         model.lm_head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
         next(Trainer(model, optimizer(), temperature=0.7).iterate_grpo_step(rows))
         return [p.grad for p in lora.find_trained_parameters(model).values()], sizes
@@ -416,6 +416,8 @@ def test_a_frozen_head_computes_each_chunk_once_and_the_same_gradients(qwen2, mo
     assert max(sizes) == 4
     assert sum(sizes) == trained
     assert any(gradient.any() for gradient in whole)
+    torch.testing.assert_close(chunked, whole, atol=1e-7, rtol=1e-4)
+    (whole, _), (chunked, _) = backward(1 << 24, "lm_head"), backward(96 * 4, "lm_head")  # its adapter is trained
     torch.testing.assert_close(chunked, whole, atol=1e-7, rtol=1e-4)
 
 
