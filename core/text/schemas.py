@@ -26,6 +26,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 _UNIONS = ("anyOf", "oneOf")
 KEYWORDS = frozenset({"type", "enum", "const", "allOf", "$ref", "properties", "items", *_UNIONS})
 """Lists what a schema says about a value; one with none of them says nothing."""
+NAMING = frozenset({"properties", "additionalProperties", "allOf", "$ref", *_UNIONS})
 
 
 def find_argument(name: str, schema: Any, root: Any, seen: frozenset[str] = frozenset()) -> Any:
@@ -40,7 +41,7 @@ def find_argument(name: str, schema: Any, root: Any, seen: frozenset[str] = froz
     if isinstance(reference := schema.get("$ref"), str) and reference not in seen:
         target = find_argument(name, _resolve(reference, root), root, seen | {reference})
         found += [] if target is None else [target]
-    if not found and schema.get("additionalProperties"):
+    if not found and schema.get("additionalProperties") not in (None, False):
         return schema["additionalProperties"]
     return {"anyOf": found} if len(found) > 1 else next(iter(found), None)
 

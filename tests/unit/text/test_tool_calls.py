@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,23 @@ def test_each_malformed_call_has_its_fault(kind: str, text: str) -> None:
     assert isinstance(error, CallError)
     assert error.kind == kind
     assert 0 < len(error.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("parameters", "takes_any"),
+    [
+        ({"type": "object"}, True),  # as many MCP servers describe a tool
+        ({}, True),
+        ({"type": "object", "properties": {}, "additionalProperties": {}}, True),
+        ({"type": "object", "properties": {"n": {}}, "additionalProperties": True}, True),
+        ({"type": "object", "properties": {}}, False),
+        ({"type": "object", "additionalProperties": False}, False),
+        ({"type": "object", "anyOf": [{"properties": {"n": {}}}, {"properties": {"m": {}}}]}, False),
+    ],
+)
+def test_a_schema_without_names_of_arguments_takes_any(parameters: dict[str, Any], takes_any: bool) -> None:
+    found = check_call(ToolCall("free", {"path": "a", "depth": 3}), [ToolSchema("free", "", parameters)])
+    assert (found is None) == takes_any, found
 
 
 def test_every_fault_has_a_case() -> None:
