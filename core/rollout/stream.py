@@ -7,11 +7,11 @@ fills the batch for up to `max_num_gen_batches` times the rollouts, and the next
 together. Neither needs the other.
 
 - Half of a step are tasks whose last group disagreed. The weight of one is the variance of its rewards, p * (1 - p) for
-  0 or 1, the learnability of Foerster and others (arXiv 2502.12272), and a tenth of the mean variance of all tasks seen.
+  0 or 1, the learnability of Foerster and others (arXiv 2502.12272), plus a tenth of the mean variance of tasks seen.
 - The other half are tasks never seen, all alike. Where one half has too few, the other gets its places.
 - A task rests for some steps after it was drawn: a policy that sees it again at once learns its answer by heart.
-- When every task has been seen, all that have rested are drawn by these weights, or all if none has. One that agreed has
-  that tenth alone, so it comes back now and then: the policy may have learned to solve it, or forgotten.
+- When every task has been seen, all that have rested are drawn by these weights, or all if none has. One that agreed
+  has that tenth alone, so it comes back now and then: the policy may have learned to solve it, or forgotten.
 
 Each draw has a chance, which the record of its step holds: the chance that a place of the step, the first to be filled,
 took this task. Tasks that rest have none.

@@ -15,7 +15,7 @@ from statistics import fmean, pstdev, pvariance
 from typing import Any
 
 from core.config import HealthSection
-from core.types import CALLS, COUNTED_METRICS, FAILED_CALLS, PARTIAL_METRICS, Task, Trajectory
+from core.types import CALLS, COUNTED_METRICS, FAILED_CALLS, PARTIAL_METRICS, Completion, Task, Trajectory
 
 Metrics = Mapping[str, Any]
 APART = "train_rollout_logprob_abs_diff"
@@ -298,7 +298,7 @@ def describe_lengths(trajectories: Sequence[Trajectory]) -> str:
         return "no rollout has a trained reply"
     lengths = sorted(len(reply.token_ids) for reply in replies)
     half, most = lengths[(len(lengths) - 1) // 2], lengths[-(-9 * len(lengths) // 10) - 1]
-    cut = fmean(reply.finish_reason == "length" for reply in replies)
+    cut = fmean(map(is_cut, replies))
     text = f"half of the untrained replies have at most {half} tokens, 90% at most {most}; {cut:.0%} are cut off"
     if cut <= 0.1:
         return text
@@ -308,7 +308,12 @@ def describe_lengths(trajectories: Sequence[Trajectory]) -> str:
 def share_cut_off(trajectory: Trajectory) -> float | None:
     """Return the share of the trained replies that ran to their limit; None without a trained reply."""
     replies = [turn.completion for turn in trajectory.turns if turn.trained]
-    return fmean(reply.finish_reason == "length" for reply in replies) if replies else None
+    return fmean(map(is_cut, replies)) if replies else None
+
+
+def is_cut(reply: Completion) -> bool:
+    """Return whether a reply ran to its limit. One of a single token has a limit of one, which is meant: a choice."""
+    return reply.finish_reason == "length" and len(reply.token_ids) > 1
 
 
 def count_continued(trajectory: Trajectory) -> tuple[int, int]:

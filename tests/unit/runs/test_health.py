@@ -135,7 +135,7 @@ def reply(*ids: int, reason: Any = "stop", trained: bool = True) -> Turn:
 def test_rollouts_are_measured_by_task_and_kind() -> None:
     tasks = [Task("a", "?", ("x",), metadata={"kind": "sum"}), Task("b", "?", ("x",)), Task("c", "?", ("x",))]
     rollouts = [
-        Trajectory("a", (reply(3), reply(3, reason="length")), reward=1.0),
+        Trajectory("a", (reply(3), reply(3, 4, reason="length")), reward=1.0),
         Trajectory("a", (reply(3, reason="length", trained=False),), reward=0.0),
         Trajectory("b", (reply(3),), reward=0.25),
         Trajectory("c", (), "failed", failure="timeout"),
@@ -178,6 +178,7 @@ def test_conversations_that_drive_each_other_out_of_the_cache_are_measured(
         (range(1, 11), 1, "half of the untrained replies have at most 5 tokens, 90% at most 9; 10% are cut off"),
         ([3], 0, "half of the untrained replies have at most 3 tokens, 90% at most 3; 0% are cut off"),
         ([8, 2, 8, 8], 3, "at most 8 tokens, 90% at most 8; 75% are cut off, and short ones earn more at first. Raise"),
+        ([1, 1, 1], 3, "at most 1 tokens, 90% at most 1; 0% are cut off"),  # one token is a choice, and its limit meant
         ([], 0, "no rollout has a trained reply"),
     ],
 )
@@ -192,4 +193,7 @@ def test_the_lengths_of_the_first_replies_are_told(lengths: Iterable[int], cut: 
     failed = Trajectory("t", tuple(turns[:1]) * 9, status="failed", failure="timeout")
     said = describe_lengths([Trajectory("t", (*turns, other), reward=1.0), failed])
     assert text in said
-    assert ("overlong_filter" in said) == (cut > 1)
+    assert ("overlong_filter" in said) == (cut > 1 and max(sizes) > 1)
+    if sizes:
+        share = cut * (max(sizes) > 1) / len(sizes)
+        assert measure_health([], [Trajectory("t", (*turns, other), reward=1.0)])["cut_off"] == share
