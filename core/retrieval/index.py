@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 1024
 _TRAIN_ROWS_PER_LIST = 40  # FAISS warns below 39
 
 Progress = Callable[[int, int], None]
-"""Takes (passages done, passages in all) and shows the progress."""
+"""Takes (passages encoded, passages to encode) and shows the progress; what an IVF is trained on is encoded twice."""
 
 
 class IndexFileError(ValueError):
@@ -79,20 +79,25 @@ def build_index(corpus: Corpus, encoder: Encoder, options: IndexOptions, progres
     """Build the FAISS index of all passages, in memory."""
     rows = len(corpus)
     index = _make_empty(encoder.dimension, rows, options)
-    if isinstance(options, IvfOptions):
-        wanted = min(rows, _TRAIN_ROWS_PER_LIST * index.nlist)
+    wanted = min(rows, _TRAIN_ROWS_PER_LIST * index.nlist) if isinstance(options, IvfOptions) else 0
+    done, total = 0, wanted + rows
+    progress(done, total)  # of a large model the first rows take minutes
+
+    def encode(chosen: Sequence[int]) -> Iterator[Vectors]:
+        nonlocal done
+        for start in range(0, len(chosen), _ROWS_AT_ONCE):
+            texts = [corpus[row].contents for row in chosen[start : start + _ROWS_AT_ONCE]]
+            yield encoder.encode(texts, "passage")
+            done += len(texts)
+            progress(done, total)
+
+    if wanted:
         # rows of the corpus, drawn without replacement, in the order of the file
-        chosen = np.sort(np.random.default_rng(0).choice(rows, wanted, replace=False))
-        index.train(_encode(corpus, encoder, chosen.tolist()))
-    for start in range(0, rows, _ROWS_AT_ONCE):
-        stop = min(start + _ROWS_AT_ONCE, rows)
-        index.add(_encode(corpus, encoder, range(start, stop)))
-        progress(stop, rows)
+        drawn = np.sort(np.random.default_rng(0).choice(rows, wanted, replace=False))
+        index.train(np.concatenate([*encode(drawn.tolist())]))
+    for vectors in encode(range(rows)):
+        index.add(vectors)
     return index
-
-
-def _encode(corpus: Corpus, encoder: Encoder, rows: range | list[int]) -> Vectors:
-    return encoder.encode([corpus[row].contents for row in rows], "passage")
 
 
 def _make_empty(dimension: int, rows: int, options: IndexOptions) -> Any:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,15 @@ class Counting(HashingEncoder):
 
 
 @pytest.mark.parametrize("options", [FlatOptions(), IvfOptions(), IvfOptions(lists=3, probes=3), HnswOptions()])
-def test_built_once_then_read_again(corpus: Corpus, tmp_path: Path, options: IndexOptions):
+def test_built_once_then_read_again(
+    corpus: Corpus, tmp_path: Path, options: IndexOptions, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("core.retrieval.index._ROWS_AT_ONCE", 50)
     seen: list[tuple[int, int]] = []
     first = open_index(tmp_path / "index", corpus, ENCODER, options, lambda *step: seen.append(step))
-    assert seen[-1] == (200, 200)
+    trained_on = {None: 200, 3: 120}[options.lists] if isinstance(options, IvfOptions) else 0
+    assert (seen[0], seen[-1]) == ((0, 200 + trained_on), (200 + trained_on, 200 + trained_on))
+    assert all(0 < after - before <= 50 for (before, _), (after, _) in pairwise(seen)), "nothing is encoded unseen"
     again = Counting(512)
     second = open_index(tmp_path / "index", corpus, again, options, no_progress)
     assert again.encoded == 1  # the probe alone
@@ -148,6 +154,7 @@ def test_a_killed_build_leaves_nothing_that_would_be_used(tmp_path: Path):
     path = write_corpus(tmp_path / "corpus.jsonl", 3000)
     code = f"""
 import time
+from itertools import pairwise
 from pathlib import Path
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
@@ -155,12 +162,12 @@ from core.retrieval.index import FlatOptions
 from core.retrieval.index_folder import open_index
 def stop(done, total):
     print(done, flush=True)
-    time.sleep(60)
+    time.sleep(60 * (done > 0))
 open_index(Path({str(tmp_path / "index")!r}), Corpus(Path({str(path)!r})), HashingEncoder(512), FlatOptions(), stop)
 """
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"1024\n"
+        assert [process.stdout.readline() for _ in range(2)] == [b"0\n", b"1024\n"]
         os.kill(process.pid, signal.SIGKILL)
     assert not (tmp_path / "index").exists()
     assert (tmp_path / "index.partial").is_dir()
