@@ -48,7 +48,8 @@ const press = (key) => listeners.keydown({ key, target: {}, preventDefault() {} 
 const search = (text) => ids.search.listeners.input({ target: { value: text } });
 
 (0, eval)(page.match(/<script>([\s\S]*)<\/script>/)[1]);
-setTimeout(() => {
+const drive = () => {
+  if (!ids.count.textContent && !ids.status.textContent) { setTimeout(drive, 10); return; }  // it is still unpacking
   const seen = { count: ids.count.textContent, tints: [] };
   press("e");
   seen.first = ids.main.textContent;
@@ -67,4 +68,5 @@ setTimeout(() => {
   seen.foundCount = ids.main.find((element) => / found/.test(element.className)).length;
   press("Escape");
   console.log(JSON.stringify(seen));
-}, 300);
+};
+drive();
