@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -40,7 +40,7 @@ from benchmarks.ruler.score import score
 from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_options, read_task_options
 from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
 from core.data.files import DataError
-from core.runs.evaluation import EvalResult
+from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import Record
 from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
@@ -215,13 +215,31 @@ async def evaluate(plan: RulerPlan) -> None:
             partial(ruler_result, tasks, read),
             partial(grade, reader),
         )
-    for average in average_tasks([result for result in folder.evaluations() if result.data in plan.data]):
-        folder.save_evaluation(average)
+    save_averages(folder, plan.data.keys())
 
 
 def lack_score(cell: EvalCell) -> str:
     """Return how the note on a cell without a score begins."""
     return f"{cell.variant} has no score on {cell.data} at {cell.length} tokens:"
+
+
+def save_averages(folder: RunFolder, data: Set[str]) -> None:
+    """Save the averages of these data sets, and anew those that an earlier call has made of one of them.
+
+    One whose tasks can no longer be averaged is deleted.
+    """
+    saved = folder.evaluations()
+    earlier = [result for result in saved if data & {*result.settings.get("pooled", ())}]
+    averages = [
+        average
+        for names in {frozenset(data), *(frozenset(result.settings["pooled"]) for result in earlier)}
+        for average in average_tasks([result for result in saved if result.data in names])
+    ]
+    kept = [folder.save_evaluation(average) for average in averages]
+    for result in earlier:
+        path = folder.evaluation_path / file_name(result.variant, result.data, result.length, result.seed)
+        if path not in kept:
+            path.unlink()
 
 
 def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:

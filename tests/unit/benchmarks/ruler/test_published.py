@@ -14,7 +14,7 @@ from agentic.memagent.rollout import SPEC
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.documents import OFFICIAL_ORDER
 from benchmarks.ruler.eval_data import official_data
-from benchmarks.ruler.evaluate import RulerPlan, average_tasks
+from benchmarks.ruler.evaluate import RulerPlan, average_tasks, save_averages
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.hqa import hqa
 from benchmarks.ruler.published import AVERAGE, WINDOW
@@ -22,6 +22,7 @@ from benchmarks.ruler.tasks import TEN_TASKS
 from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS, Window, make_reader
 from core.data import DataError
 from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 from core.text.template import TokenTemplate
 from core.text.tokenizer import encode_text
 from core.types import Task
@@ -178,6 +179,25 @@ def test_the_average_is_the_mean_over_the_ten_tasks() -> None:
     assert list(average_tasks([*results[:9], ten_results(3)[9]])) == [], "tasks of different weight"
     (mixed,) = average_tasks([replace(results[0], notes={"task_ids": ["a", "b"], "protocol": None}), *results[1:]])
     assert mixed.notes["protocol"] is None
+
+
+def test_an_average_follows_its_tasks(folder: RunFolder) -> None:
+    """As when one task is sampled again (--retry-failed), or more of it, by a command that names this task alone."""
+    results, other = ten_results(), replace(ten_results()[0], variant="untrained")
+    for result in (*results, other):
+        folder.save_evaluation(result)
+    save_averages(folder, {result.data for result in results})
+
+    def read_averages() -> list[float]:
+        return [sum(r.scores["official"]) / r.n for r in folder.evaluations() if r.data == AVERAGE]
+
+    assert read_averages() == [pytest.approx(0.45)]
+    folder.save_evaluation(replace(results[0], scores={"official": [1.0, 1.0]}))
+    save_averages(folder, {results[0].data})
+    assert read_averages() == [pytest.approx(0.55)]
+    folder.save_evaluation(ten_results(3)[0])
+    save_averages(folder, {results[0].data})
+    assert read_averages() == [], "its tasks have different numbers of samples now"
 
 
 def test_an_average_of_other_tasks_has_another_name_and_stands_beside_nothing() -> None:
