@@ -153,7 +153,7 @@ def file_data(path: Path, *, tokenizer: Tokenizer, lengths: Sequence[int] = ()) 
     Raises:
         DataError: the file is missing or broken, or has no task of one of `lengths`.
     """
-    tasks = read_tasks(path)
+    tasks = read_tasks(path, tell=True, distinct=True)
     if all(isinstance(task.metadata.get("limit"), int) for task in tasks):
         length_of = {task.task_id: task.metadata["limit"] for task in tasks}
     else:

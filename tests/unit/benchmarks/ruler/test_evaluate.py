@@ -223,6 +223,15 @@ def test_a_tokenizer_without_chat_template_is_refused(model, tmp_path, capsys):
     assert "no chat template" in capsys.readouterr().err
 
 
+def test_a_task_that_a_file_repeats_is_taken_once(tokenizer, tmp_path, short, capsys):
+    """As in every other evaluation."""
+    first, second = short.tasks(448, 0, 2)
+    write_jsonl(tmp_path / "mine.jsonl", [first, second, replace(first, task_id="again")])
+    data = file_data(tmp_path / "mine.jsonl", tokenizer=tokenizer)
+    assert data.available(448) == 2
+    assert "3 records are 2 different tasks" in capsys.readouterr().err
+
+
 def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
     made = ruler_data("niah", {}, tiny=True, lengths=(300, 600), tokenizer=tokenizer)
     path = tmp_path / "mine.jsonl"
