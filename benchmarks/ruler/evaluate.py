@@ -284,9 +284,15 @@ def ruler_result(tasks: Sequence[Task], document_tokens: Sequence[int], cell: Ev
         cell,
         samples,
         scores={"official" if n == "score" else n: [of_one[n] for of_one in scores] for n in names},
-        notes={"task_ids": [question_id(task) for task in tasks]},
+        notes={"task_ids": list_ids(tasks)},
         document_tokens=list(document_tokens),
     )
+
+
+def list_ids(tasks: Sequence[Task]) -> list[str]:
+    """Return the `question_id` of each task, or the tasks' own ids where two have the same: variants pair by them."""
+    ids = [question_id(task) for task in tasks]
+    return ids if len(set(ids)) == len(ids) else [task.task_id for task in tasks]
 
 
 def question_id(task: Task) -> str:

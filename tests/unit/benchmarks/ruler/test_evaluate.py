@@ -18,7 +18,7 @@ from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
-from benchmarks.ruler.evaluate import RulerPlan, count_tasks, evaluate, make_cells, question_id
+from benchmarks.ruler.evaluate import RulerPlan, count_tasks, evaluate, list_ids, make_cells, question_id
 from benchmarks.ruler.variants import make_reader
 from core.data import DataError, write_jsonl
 from core.runs.evaluation import EvalResult
@@ -133,6 +133,7 @@ def test_a_question_of_a_file_is_the_same_whatever_its_distractors() -> None:
     assert question_id(first) == question_id(second) == "7"
     assert question_id(replace(first, metadata={**first.metadata, "source_id": "5a8b"})) == "5a8b"
     assert question_id(replace(first, metadata={"index": 7})) == "hqa-0"
+    assert list_ids([first, second]) == ["hqa-0", "hqa-1"], "as in a file that joins two: the numbers name no question"
 
 
 async def test_a_broken_result_is_named_before_anything_runs(tokenizer, model, folder, data):
