@@ -6,8 +6,8 @@ restored, so the tests run as the task has them.
 - `cases` are calls whose outcomes the host compares. The code under test runs in a process that never sees the right
   outcome, so nothing that it patches, prints or skips helps it.
 - `FAIL_TO_PASS` and `PASS_TO_PASS` are tests of pytest, in one process with the code under test. Each must be reported
-  as passed, and tests of ours, which must fail, have to fail: a pytest that passes everything is `tampered`. Code that
-  is written against this very plugin could still lie; use cases where that matters.
+  as passed, of a file or folder each test in it. Tests of ours, which must fail, have to fail: a pytest that passes
+  everything is `tampered`. Code that is written against this very plugin could still lie; use cases where that matters.
 - `eval_cmd` and `f2p_script` count by their exit code, as in slime. A package that ends its process with 0 passes them.
 - `verifier` is Harbor's: its files come into /tests after the diff, and the number that test.sh writes is the reward.
   The whole repository is the agent's, so nothing in it is restored. Code under test runs inside test.sh, as in Harbor:
@@ -20,6 +20,7 @@ import json
 import math
 import secrets
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -237,8 +238,15 @@ async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeo
         return DiffGrade("no_report", f"exit code {result.exit_code}")
     if failed_controls != _CONTROL_COUNT:
         return DiffGrade("tampered", f"{failed_controls} of {_CONTROL_COUNT} controls failed")
-    wrong = [name for name in task.tests if outcomes.get(name) != {"passed"}]
+    wrong = [name for name in task.tests if not passes(name, outcomes)]
     return DiffGrade("tests_failed", " ".join(wrong)[:500]) if wrong else DiffGrade("solved")
+
+
+def passes(name: str, outcomes: Mapping[str, set[str]]) -> bool:
+    """Return whether a named test has passed: of a folder, a file, a class or several parameters, every test in it."""
+    inside = (f"{name.rstrip('/')}/", f"{name}::", f"{name}[")
+    found = [seen for test, seen in outcomes.items() if test == name or test.startswith(inside)]
+    return bool(found) and all(seen == {"passed"} for seen in found)
 
 
 async def _run_verifier(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:

@@ -159,6 +159,28 @@ async def test_the_right_patch_is_solved_beside_a_hack_that_is_undone(isolation:
         assert (await attempt(task, "true"))[0].verdict == "tests_failed"
 
 
+TESTS = """
+import unittest, pytest
+from size import double
+@pytest.mark.parametrize("n", [0, 3])
+def test_double(n):
+    assert double(n) == 2 * n
+class TestSize(unittest.TestCase):
+    def test_it(self):
+        self.assertEqual(double(4), 8)
+"""
+
+
+@pytest.mark.parametrize("name", ["", "::test_double", "::TestSize", "folder"])
+async def test_a_name_of_several_tests_stands_for_all_of_them(isolation: None, name: str) -> None:
+    """A file, a folder, a class, or a test without its parameters: pytest runs them, and reports others' names."""
+    named = "tests/" if name == "folder" else f"tests/test_size.py{name}"
+    files = {"size.py": "def double(n):\n    return n + n\n", "tests/test_size.py": TESTS}
+    task = read_task(Task("t", "?", ("t",), metadata={"repository": files, "FAIL_TO_PASS": [named]}))
+    assert (await attempt(task, "true"))[0].verdict == "solved"
+    assert (await attempt(task, "sed -i 's/n + n/n * n/' size.py"))[0].verdict == "tests_failed"
+
+
 async def test_a_diff_from_nowhere_gets_a_name(isolation: None) -> None:
     task = task_for("cases")
 
