@@ -60,9 +60,12 @@ def make_commands(recipe: Recipe) -> dict[str, ServerCommand]:
             pass
         ports.add(port)
         if inference.engine == "embedded":
-            own = ["--dtype", recipe.model.dtype, "--kv-tokens", str(inference.kv_tokens)]
+            sizes = {"--kv-tokens": inference.kv_tokens, "--max-num-seqs": inference.max_num_seqs}
+            own = ["--dtype", recipe.model.dtype, *(str(word) for pair in sizes.items() for word in pair)]
         else:
             own = [SPLIT_OPTIONS[inference.engine], str(len(gpus))] if len(gpus) > 1 else []
+        if recipe.model.max_model_len is not None and inference.engine != "sglang":  # which refuses what fills it
+            own = ["--max-model-len", str(recipe.model.max_model_len), *own]
         words = make_server_command(
             inference.engine,
             str(resolve(recipe.model.path)),

@@ -92,6 +92,22 @@ def test_a_server_gets_its_split_our_arguments_and_the_endpoint_for_weights(
 
 
 @pytest.mark.parametrize(
+    ("engine", "own"),
+    [
+        ("embedded", "--max-model-len 512 --dtype float32 --kv-tokens 4096 --max-num-seqs 7"),
+        ("vllm", "--max-model-len 512"),
+    ],
+)
+def test_a_server_takes_no_longer_calls_than_the_recipe_allows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, own: str
+) -> None:
+    keys = {"replicas": 1, "engine": engine, "kv_tokens": 4096, "max_num_seqs": 7, "replica_args": "--last"}
+    settings = {"model.path": str(tmp_path), "model.max_model_len": 512, "model.dtype": "float32"}
+    (command,) = make_commands(replace_keys(recipe(monkeypatch, 0, **keys), settings)).values()
+    assert " ".join(command.words).endswith(f"{own} --last")
+
+
+@pytest.mark.parametrize(
     ("overrides", "named"),
     [
         (["inference.replicas=1", "inference.servers=[http://a:1]"], "in place of inference.servers"),
