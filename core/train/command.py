@@ -43,6 +43,7 @@ from core.runs.progress import ProgressBoard, ProgressLine, Show
 from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
 from core.text.tokenizer import check_vocabulary, load_tokenizer
+from core.train import checkpoint
 from core.train.loop import GRPOLoop
 from core.train.memory import check_fit, describe_memory, settle_dtype
 from core.train.optimizer import require_package as require_optimizer
@@ -96,6 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
             out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS, complete=recipe.complete
         )
         with folder.lock():
+            check_steps(recipe, folder)
             folder.check_inputs(hash_inputs(*list_inputs(recipe)), accept=options.accept_changes)
             folder.update_config(recipe.dump())
             folder.record_sandbox(sandbox)
@@ -154,6 +156,15 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
         return method.sandbox
     finally:
         asyncio.run(method.close())
+
+
+def check_steps(recipe: Recipe, folder: RunFolder) -> None:
+    """Raise RunFolderError if a seed has trained longer than `run.steps`: its policy would pass for that of so few."""
+    for seed in recipe.run.seeds:
+        for newest in checkpoint.steps(folder.checkpoints_path(seed))[-1:]:
+            if (done := int(newest.name.removeprefix("step-"))) > recipe.run.steps:
+                words = f"is beyond run.steps={recipe.run.steps}; set it to {done} or more, or choose another --out"
+                raise RunFolderError(f"{newest} {words}")
 
 
 def list_inputs(recipe: Recipe) -> tuple[dict[str, Path], dict[str, Path]]:

@@ -210,6 +210,20 @@ def test_more_steps_of_a_decaying_rate_are_another_recipe(tmp_path: Path, model:
     assert run(tmp_path / "fixed", model, data, fixed, "run.steps=80") == 0
 
 
+def test_fewer_steps_than_a_seed_has_behind_it_are_refused(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
+) -> None:
+    """Its checkpoint would stand for a run of so few steps, in config.yaml, table and report."""
+    out, settings = tmp_path / "run", ("run.seeds=[0, 1]", "optimizer.lr_decay_steps=40")
+    assert run(out, model, data, *settings) == 0
+    (RunFolder(out).checkpoints_path(1) / "step-000030").mkdir(parents=True)
+    assert run(out, model, data, *settings, "run.steps=20") == 1
+    assert "seed-1/checkpoints/step-000030 is beyond run.steps=20; set it to 30 or more" in capsys.readouterr().err
+    assert RunFolder(out).config["run"]["steps"] == 40
+    assert run(out, model, data, *settings, "run.steps=30") == 0
+    assert len(no_training) == 2
+
+
 def test_lines_of_workers_are_taken_when_the_console_is_gone() -> None:
     """Else the pipe fills, and the workers wait for ever."""
     lines, shown = get_context("spawn").SimpleQueue(), list[str]()
