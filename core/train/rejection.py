@@ -46,8 +46,8 @@ async def run_rejection(
 ) -> Path:
     """Return the model `folder`/model: the model `start`, trained on its own successes.
 
-    A killed process goes on with the sampling after the last step that is in `folder`/rollouts.jsonl; the training
-    starts anew.
+    A killed process goes on with the sampling after the last step that is in `folder`/rollouts.jsonl, and with the
+    training as `train_supervised`, if there are as many steps.
 
     Raises:
         TrainingError: no rollout has score 1, or the run has more steps than when the model was trained.

@@ -110,12 +110,13 @@ def train_supervised(
     rate = {"lr": config.lr, "lr_warmup_steps": config.lr_warmup_steps, "lr_scheduler_type": "linear"}
     optimizer = recipe.optimizer.model_copy(update={**rate, "lr_decay_steps": steps, "weight_decay": 0.01})
     partial = folder.with_name(f".{folder.name}.partial")
+    checkpoints = partial / f"of-{steps}"  # with other steps, batches and rates would be others
     with Progress(steps, label=label or stage.replace("_", " "), show=show) as progress:
         progress.tell("loading the model")
         model = weights.load(start, recipe.model.dtype, recipe.model.device, recipe.model.lora)
         add_adapters(model, recipe.model.lora)
         trainer = Trainer(model, optimizer, start=start, compiled=recipe.model.compile)
-        newest = checkpoint.latest(partial)
+        newest = checkpoint.latest(checkpoints)
         if newest is not None:
             trainer.load_state(checkpoint.load(newest, model)["trainer"])
         done = trainer.steps
@@ -135,8 +136,8 @@ def train_supervised(
             if step < steps and time.monotonic() - saved_at > max(SAVE_SECONDS, saving / SAVE_SHARE):
                 began = time.monotonic()
                 metrics.sync()  # a checkpoint must not outlive the records of the steps before it
-                checkpoint.save(partial, step, model, start, {"trainer": trainer.state()})
-                for old in checkpoint.steps(partial)[:-1]:
+                checkpoint.save(checkpoints, step, model, start, {"trainer": trainer.state()})
+                for old in checkpoint.steps(checkpoints)[:-1]:
                     shutil.rmtree(old)
                 saved_at = time.monotonic()
                 saving = saved_at - began

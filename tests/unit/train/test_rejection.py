@@ -8,19 +8,21 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from core.config import Recipe, RejectionSection
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.runs.files import read_jsonl
 from core.runs.progress import Show
-from core.train import rejection
-from core.train.trainer import TrainingError
+from core.train import rejection, warm_start
+from core.train.trainer import Trainer, TrainingError
 from core.train.warm_start import Example
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests import kit
 
-CONFIG = RejectionSection(lr=1e-3, batch_size=3)
+CONFIG = RejectionSection(lr=1e-3, lr_warmup_steps=0, batch_size=3)
 
 
 class TwoTurnMethod(Method):
@@ -80,6 +82,31 @@ async def test_a_model_of_fewer_steps_is_not_taken_for_that_of_a_longer_run(qwen
     shutil.rmtree(model)
     assert await reject(qwen2, folder, steps=3) == model
     assert [record["step"] for record in read_jsonl(folder / "rollouts.jsonl")] == [1, 2, 3]
+
+
+async def test_a_training_that_was_killed_begins_anew_when_there_is_more_to_train_on(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More examples come in another order, and the rate falls to 0 later."""
+    whole = await reject(qwen2, tmp_path / "whole", steps=10)
+    monkeypatch.setattr(warm_start, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(warm_start, "SAVE_SHARE", 1e9)
+    step = Trainer.supervised_step
+    taken: list[int] = []
+
+    def die(self: Trainer, examples: Sequence[Example]) -> dict[str, float]:
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+        taken.append(len(examples))
+        return step(self, examples)
+
+    monkeypatch.setattr(Trainer, "supervised_step", die)
+    with pytest.raises(KeyboardInterrupt):
+        await reject(qwen2, tmp_path / "rejection", steps=6)
+    monkeypatch.setattr(Trainer, "supervised_step", step)
+    model = await reject(qwen2, tmp_path / "rejection", steps=10)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (model, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 async def test_a_method_with_a_score_keeps_what_that_calls_right(
