@@ -94,8 +94,8 @@ def _targets(model: CausalLM, sizes: AdapterSizes) -> dict[str, Linear]:
     found = {name: linear for name, linear in linears.items() if name.rpartition(".")[2] in sizes.targets}
     if model.config.tie_embeddings and (head := [name for name, linear in found.items() if linear is model.lm_head]):
         raise CheckpointError(
-            f"model.lora.targets: {head[0]} is the embedding too (tie_word_embeddings), into which its adapter cannot be "
-            "merged; leave it out"
+            f"model.lora.targets: {head[0]} is the embedding too (tie_word_embeddings), into which its adapter cannot "
+            "be merged; leave it out"
         )
     return found
 
