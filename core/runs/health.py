@@ -138,8 +138,8 @@ SIGNS = (
         "policy_untaught",
         lambda m: m["untaught"] != "",
         "no turn of {untaught} is trained, though the recipe says so: its weights stay as they were",
-        "see that the method trains the turns of that role (the key `trained` in the method's section), or freeze it: "
-        "roles.NAME=model:PATH. Through the gateway `policy` alone is trained",
+        "see that the method trains the turns of that role (`trained` in its section) and that algorithm.overlong_filter "
+        "leaves some, or freeze it: roles.NAME=model:PATH. Through the gateway `policy` alone is trained",
     ),
     Sign(
         "tools_unused",
@@ -216,7 +216,8 @@ class Health:
         # The rows of `policy` are `rows`, those of another one NAME_rows.
         own = (name for name in metrics if name == "rows" or f"{name}_skipped" in metrics)
         rows = {name.removesuffix("rows").removesuffix("_") or "policy": metrics[name] for name in own}
-        untaught = [name for name, count in rows.items() if not count] if any(rows.values()) else []
+        taught = any(rows.values()) or metrics.get("groups_with_signal")  # where rewards are equal, another sign tells
+        untaught = [name for name, count in rows.items() if not count] if taught else []
         # Of several trained policies the one that is worst counts; the names of its statistics begin with its own.
         worst = {"entropy_loss": min, APART: max}
         by_policy = {name: [v for key, v in metrics.items() if key.endswith(name)] for name in worst}

@@ -56,6 +56,13 @@ def test_a_policy_beside_a_trained_one_is_told_of_and_metrics_of_a_method_are_no
     assert "policy_untaught" in health.active
 
 
+def test_rewards_that_differ_and_train_no_turn_are_told() -> None:
+    """Such as where the method trains none, or `overlong_filter` leaves none."""
+    health = Health(HealthSection())
+    follow(health, *[{"rows": 0, "groups_with_signal": 0.5}] * 3)
+    assert health.active["policy_untaught"].startswith("no turn of policy is trained")
+
+
 @pytest.mark.parametrize("name", ILL)
 def test_each_sign_begins_after_its_patience_and_ends(name: str) -> None:
     health = Health(HealthSection())
