@@ -138,7 +138,7 @@ SIGNS = (
         "policy_untaught",
         lambda m: m["untaught"] != "",
         "no turn of {untaught} is trained, though the recipe says so: its weights stay as they were",
-        "see that the method trains the turns of that role (`trained` in its section) and that algorithm.overlong_filter "
+        "see that the method trains the turns of that role (`trained` in its section) and that overlong_filter "
         "leaves some, or freeze it: roles.NAME=model:PATH. Through the gateway `policy` alone is trained",
     ),
     Sign(
