@@ -123,6 +123,8 @@ def train_supervised(
         metrics.rewind(stage, done)
         progress.resume(done)
         health = Health(recipe.health)
+        if steps < (rising := config.lr_warmup_steps):
+            progress.note(f"lr_warmup_steps is {rising}, and there are {steps} steps: the rate ends below lr; lower it")
         saved_at, saving = time.monotonic(), 0.0
         for step, batch in zip(range(done + 1, steps + 1), islice(batches, done, None), strict=False):
             started = time.perf_counter()

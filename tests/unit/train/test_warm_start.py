@@ -75,6 +75,14 @@ def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatc
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
 
 
+@pytest.mark.parametrize(("warmup", "told"), [(3, False), (4, True)])
+def test_a_rate_that_ends_before_it_has_risen_is_told(model, tmp_path, monkeypatch, warmup, told):
+    """As of rejection sampling, whose steps follow from how many rollouts were right."""
+    section, said = WarmStartSection(steps=3, batch_size=1, lr_warmup_steps=warmup), []
+    run(tmp_path, monkeypatch, lambda *_: iter([EXAMPLES] * 3), section, f"model.path={model}", show=said.append)
+    assert any(line.note.startswith(f"lr_warmup_steps is {warmup}, and there are 3 steps") for line in said) == told
+
+
 def test_a_warm_start_whose_steps_are_all_skipped_says_so_and_ends(model, tmp_path, monkeypatch):
     section = WarmStartSection(steps=9, batch_size=1, lr=1e30, lr_warmup_steps=0)
     said = []
