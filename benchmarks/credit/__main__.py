@@ -25,6 +25,7 @@ import yaml
 from pydantic import PositiveInt
 
 from benchmarks.harness.jobs import TOKENTRUE, call, run_all, show_score, train
+from benchmarks.harness.statistics import score_seeds
 from core.config import Section
 from core.report.stats import Estimate, mean_ci
 from core.report.table import markdown
@@ -172,9 +173,9 @@ def _list_rows(plan: Plan, name: str, out: Path) -> Iterator[list[str]]:
             yield [rule, f"{choose_rate(plan, out, rule):g}", *map(show_score, scores), f"{seconds:.1f}"]
     results = RunFolder(out / "baselines").evaluations() if (out / "baselines").exists() else []
     for variant in world.baselines:
-        of_variant = [result.scores["official"] for result in results if result.variant == variant]
+        of_variant = [result for result in results if result.variant == variant]
         if of_variant:
-            yield [variant, "", *[""] * THIRDS, show_score(mean_ci(of_variant, same_tasks=True)), ""]
+            yield [variant, "", *[""] * THIRDS, show_score(score_seeds(of_variant)), ""]
 
 
 def _score(plan: Plan, out: Path) -> dict[int, Estimate]:
@@ -182,15 +183,18 @@ def _score(plan: Plan, out: Path) -> dict[int, Estimate]:
 
     The score is the metric `official`, or the reward of a method without it.
     """
-    by_step: defaultdict[int, list[list[float]]] = defaultdict(list)
+    by_step: defaultdict[int, list[dict[str, float]]] = defaultdict(list)
     for seed in plan.seeds:
-        of_seed: defaultdict[int, list[float]] = defaultdict(list)
+        of_seed: defaultdict[int, dict[str, float]] = defaultdict(dict)
         for rollout in read_rollouts(RunFolder(out).rollouts_path(seed)):
             if rollout.stage == "eval":
-                of_seed[rollout.step].append(rollout.metrics.get("official", rollout.reward or 0.0))
+                of_seed[rollout.step][rollout.task_id] = rollout.metrics.get("official", rollout.reward or 0.0)
         for step, scores in of_seed.items():
             by_step[step].append(scores)
-    return {step: mean_ci(by_seed, same_tasks=True) for step, by_seed in by_step.items()}
+    return {
+        step: mean_ci([[*of_seed.values()] for of_seed in by_seed], tasks=[[*of_seed] for of_seed in by_seed])
+        for step, by_seed in by_step.items()
+    }
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from core.report.stats import Estimate, difference_ci, mean_ci
+from core.runs.evaluation import EvalResult
 
 Key = TypeVar("Key", bound=Hashable)
 Sample = TypeVar("Sample")
@@ -60,6 +61,12 @@ def paired_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) ->
     if not common:
         return None
     return difference_ci([[ours[task] for task in common]], [[theirs[task] for task in common]])
+
+
+def score_seeds(results: Sequence[EvalResult]) -> Estimate:
+    """Return the mean official score of the results of several seeds."""
+    scores = [result.scores["official"] for result in results]
+    return mean_ci(scores, tasks=[result.notes["task_ids"] for result in results])
 
 
 def group_means(scores: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:

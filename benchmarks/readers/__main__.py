@@ -22,12 +22,12 @@ import yaml
 from pydantic import PositiveInt
 
 from benchmarks.harness.jobs import call, run_all, show_score, train
+from benchmarks.harness.statistics import score_seeds
 from benchmarks.readers.experts import WORLD
 from benchmarks.readers.tasks import QUESTIONS, draw_task
 from core.config import Section
 from core.data.files import write_jsonl
 from core.data.tasks import read_tasks
-from core.report.stats import mean_ci
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
 from core.runs.files import write_json, write_text
@@ -150,7 +150,7 @@ def list_rows(plan: ReadingPlan, name: str, length: str, sizes: Sequence[int], o
         failed = sum(sum(result.failures.values()) for result in results)
         tokens = sum(sum(result.policy_tokens or ()) for result in results) / len(results) / sum(sizes[:count])
         seconds = sum(result.notes["cpu_seconds"] for result in results) / len(results) / count
-        score = show_score(mean_ci([result.scores["official"] for result in results], same_tasks=True))
+        score = show_score(score_seeds(results))
         numbers = [f"{count} x {len(results)}", f"{failed}", score, *kinds, f"{tokens:.3f}", f"{seconds:.2f}"]
         yield [name, variant, *numbers]
 

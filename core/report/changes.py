@@ -47,26 +47,27 @@ def task_numbers(result: EvalResult) -> Mapping[str, Sequence[float | None]]:
 def _change(pairs: Sequence[Matched]) -> dict[str, Any]:
     """Return the change of every score and, under `measures`, of every other number."""
     ids = [[ours.notes["task_ids"][i] for i, _ in places] for ours, _, places in pairs if "task_ids" in ours.notes]
-    same_tasks = len(ids) == len(pairs) and all(of_seed == ids[0] for of_seed in ids)
+    tasks = ids if len(ids) == len(pairs) else None
     change: dict[str, Any] = {}
     for metric in pairs[0][0].scores:
         if all(metric in ours.scores and metric in other.scores for ours, other, _ in pairs):
             first = [[ours.scores[metric][i] for i, _ in places] for ours, _, places in pairs]
             second = [[other.scores[metric][j] for _, j in places] for _, other, places in pairs]
-            change[metric] = difference_ci(first, second, same_tasks=same_tasks).to_json()
+            change[metric] = difference_ci(first, second, tasks=tasks).to_json()
     change["measures"] = {}
     for name in task_numbers(pairs[0][0]):
         by_seed = [_differences(name, *pair) for pair in pairs]
         if all(by_seed):
-            known = [len(differences) for differences in by_seed] == [len(places) for _, _, places in pairs]
-            change["measures"][name] = paired_ci(by_seed, same_tasks=same_tasks and known).to_json()
+            differences = [[*of_seed.values()] for of_seed in by_seed]
+            known = tasks and [[named[k] for k in of_seed] for named, of_seed in zip(tasks, by_seed, strict=True)]
+            change["measures"][name] = paired_ci(differences, tasks=known).to_json()
     return change
 
 
-def _differences(name: str, ours: EvalResult, other: EvalResult, places: Sequence[tuple[int, int]]) -> list[float]:
-    """Return the differences of a number over the tasks for which both know it."""
+def _differences(name: str, ours: EvalResult, other: EvalResult, places: Sequence[tuple[int, int]]) -> dict[int, float]:
+    """Return the differences of a number over the tasks for which both know it, by the number of their pair."""
     first, second = task_numbers(ours).get(name), task_numbers(other).get(name)
     if first is None or second is None:
-        return []
-    known = ((first[i], second[j]) for i, j in places)
-    return [a - b for a, b in known if a is not None and b is not None]
+        return {}
+    known = ((number, first[i], second[j]) for number, (i, j) in enumerate(places))
+    return {number: a - b for number, a, b in known if a is not None and b is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,11 @@ class Estimate:
         return {"mean": self.mean, "ci95": [self.low, self.high], "n": self.n}
 
 
-def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, same_tasks: bool = False) -> Estimate:
+Tasks = Sequence[Sequence[Hashable]]
+"""Names the task behind each value of each seed."""
+
+
+def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, tasks: Tasks | None = None) -> Estimate:
     """Return the mean over seeds and tasks with its 95% interval. Scores lie in [0, 1]; each seed has the same weight.
 
     With one seed, the interval covers the spread between tasks: Wilson's when every score is 0 or 1, otherwise a seeded
@@ -43,12 +47,11 @@ def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, same_tasks: bool = Fal
     each seed has its own tasks, the spread between tasks. A hierarchical bootstrap draws the few seeds with replacement
     and would be too narrow by sqrt((S - 1) / S) for S seeds, even before any correction for the tails. Seed means that
     are equal would give an interval without width, so neither side is narrower than that of the interval over all tasks
-    together. `same_tasks` says that all seeds have the same tasks in the same order; each task then counts once there,
-    with its mean over seeds.
+    together. A task that several seeds have counts once there, with its mean over them. Without `tasks`, all differ.
 
     Raises ValueError when a seed has no scores.
     """
-    mean, by_seed, by_task = _pool(scores_by_seed, same_tasks)
+    mean, by_seed, by_task = _pool(scores_by_seed, tasks)
     below, above = _task_margins(by_task)
     if len(by_seed) > 1:
         margin = t_margin(by_seed)
@@ -56,22 +59,22 @@ def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, same_tasks: bool = Fal
     return Estimate(mean, max(0.0, mean - below), min(1.0, mean + above), sum(map(len, scores_by_seed)))
 
 
-def paired_ci(differences_by_seed: Sequence[Sequence[float]], *, same_tasks: bool = False) -> Estimate:
+def paired_ci(differences_by_seed: Sequence[Sequence[float]], *, tasks: Tasks | None = None) -> Estimate:
     """Return the mean of differences with its 95% interval, which has no width where all of them are equal.
 
     The interval is a seeded bootstrap over tasks and, with several seeds, never narrower than Student's t over the
-    seeds' means. `same_tasks` is that of `mean_ci`.
+    seeds' means. `tasks` are those of `mean_ci`.
 
     Raises ValueError when a seed has no differences.
     """
-    mean, by_seed, by_task = _pool(differences_by_seed, same_tasks)
+    mean, by_seed, by_task = _pool(differences_by_seed, tasks)
     low, high = bootstrap(by_task)
     margin = t_margin(by_seed) if len(by_seed) > 1 else 0.0
     return Estimate(mean, min(low, mean - margin), max(high, mean + margin), sum(map(len, differences_by_seed)))
 
 
 def difference_ci(
-    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], *, same_tasks: bool = False
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], *, tasks: Tasks | None = None
 ) -> Estimate:
     """Return the mean of `first` - `second`, paired by seed and task, with its 95% interval. Scores lie in [0, 1].
 
@@ -79,9 +82,9 @@ def difference_ci(
     independent means.
     """
     pairs = [[a - b for a, b in zip(*scores, strict=True)] for scores in zip(first, second, strict=True)]
-    found = paired_ci(pairs, same_tasks=same_tasks)
+    found = paired_ci(pairs, tasks=tasks)
     if found.high - found.low < 1e-9:
-        means = (mean_ci(scores, same_tasks=same_tasks) for scores in (first, second))
+        means = (mean_ci(scores, tasks=tasks) for scores in (first, second))
         low, high = independent_difference(*means)
         return Estimate(found.mean, low, high, found.n)
     return Estimate(found.mean, max(-1.0, found.low), min(1.0, found.high), found.n)
@@ -166,16 +169,17 @@ def _fit_log_scores(k: Any, p: Any, n: Any) -> tuple[Any, Any]:
     return np.exp(slope), np.exp(log_mean[..., 0] - slope * k_mean[..., 0])
 
 
-def _pool(values_by_seed: Sequence[Sequence[float]], same_tasks: bool) -> tuple[float, list[float], Sequence[float]]:
+def _pool(values_by_seed: Sequence[Sequence[float]], tasks: Tasks | None) -> tuple[float, list[float], list[float]]:
     """Return the mean over seeds, the mean of each seed, and one value for each task."""
     if not values_by_seed or not all(len(values) for values in values_by_seed):
         raise ValueError("a mean needs at least one score for each seed")
     means = [math.fsum(values) / len(values) for values in values_by_seed]
-    if same_tasks:
-        by_task = [math.fsum(column) / len(column) for column in zip(*values_by_seed, strict=True)]
-    else:
-        by_task = [value for values in values_by_seed for value in values]
-    return math.fsum(means) / len(means), means, by_task
+    values = [value for of_seed in values_by_seed for value in of_seed]
+    names = range(len(values)) if tasks is None else [name for of_seed in tasks for name in of_seed]
+    by_task: dict[Hashable, list[float]] = {}
+    for name, value in zip(names, values, strict=True):
+        by_task.setdefault(name, []).append(value)
+    return math.fsum(means) / len(means), means, [math.fsum(of_task) / len(of_task) for of_task in by_task.values()]
 
 
 def _task_margins(scores: Sequence[float]) -> tuple[float, float]:

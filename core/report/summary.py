@@ -229,12 +229,12 @@ def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
 def _summarize_tasks(selection: Selection) -> dict[str, Any]:
     """Return the scores of the selected tasks with their intervals, and the means of their measures."""
     task_ids = [[r.notes["task_ids"][i] for i in indices] for r, indices in selection if "task_ids" in r.notes]
-    same_tasks = len(task_ids) == len(selection) and all(ids == task_ids[0] for ids in task_ids)
+    tasks = task_ids if len(task_ids) == len(selection) else None
     scores = {}
     for metric in selection[0][0].scores:
         if all(metric in result.scores for result, _ in selection):
             by_seed = [[result.scores[metric][i] for i in indices] for result, indices in selection]
-            scores[metric] = mean_ci(by_seed, same_tasks=same_tasks).to_json()
+            scores[metric] = mean_ci(by_seed, tasks=tasks).to_json()
     measures: dict[str, list[float]] = defaultdict(list)
     names = dict.fromkeys(name for result, _ in selection for name in result.measures)
     for result, indices in selection:

@@ -31,10 +31,20 @@ def test_intervals_match_the_textbook() -> None:
 
 def test_a_task_that_all_seeds_have_counts_once() -> None:
     seeds = [[1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]]
-    shared, own, one = mean_ci(seeds, same_tasks=True), mean_ci(seeds), mean_ci(seeds[:1])
+    shared, own, one = mean_ci(seeds, tasks=[range(4)] * 3), mean_ci(seeds), mean_ci(seeds[:1])
     assert (shared.mean, shared.n) == (own.mean, own.n) == (0.75, 12)
     assert (shared.low, shared.high) == (one.low, one.high), "seeds that agree say nothing about further tasks"
     assert shared.low < own.low
+
+
+def test_a_task_counts_once_where_seeds_have_different_tasks() -> None:
+    """A seed that has a part of the tasks, or lost one, tells nothing of others."""
+    whole = [1.0, 0.0] * 20
+    one, part = mean_ci([whole]), mean_ci([whole, whole[:20], whole[1:]], tasks=[range(40), range(20), range(1, 40)])
+    assert (part.low, part.high) == pytest.approx((one.low, one.high), abs=0.02)
+    lost = paired_ci([whole, whole, whole[2:]], tasks=[range(40), range(40), range(2, 40)])
+    kept = paired_ci([whole])
+    assert (lost.low, lost.high) == pytest.approx((kept.low, kept.high), abs=0.02)
 
 
 def test_seeds_that_agree_keep_the_width_of_their_tasks() -> None:

@@ -117,6 +117,20 @@ def test_the_change_of_a_measure_counts_tasks_that_all_seeds_share_once_as_that_
     assert change["measures"]["same"] == change["official"]
 
 
+def test_a_lost_pair_does_not_make_new_tasks_of_the_others(empty: RunFolder) -> None:
+    """One rollout of 120 failed: the interval of the change is nearly as wide as with it, and no third of that."""
+    ids, cost = {"task_ids": [f"t{i}" for i in range(40)]}, [float(i % 5) for i in range(40)]
+    widths = []
+    for lost in (None, 7):
+        for seed in (0, 1, 2):
+            for variant, costs in (("trained", cost), ("untrained", [1.0] * 40)):
+                mine = [None if (i, seed) == (lost, 0) else value for i, value in enumerate(costs)]
+                empty.save_evaluation(result(variant, 0, [1.0] * 40, seed, measures={"cost": mine}, notes=ids))
+        change = build_summary(empty)["changes"]["untrained"]["0"]["measures"]["cost"]
+        widths.append(change["ci95"][1] - change["ci95"][0])
+    assert widths[1] == pytest.approx(widths[0], rel=0.1)
+
+
 def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     summary = write_report(run)
     assert json.loads((run.path / "summary.json").read_text()) == summary
