@@ -140,7 +140,7 @@ class Retention:
 def fit_retention(turns: Sequence[float], accuracies: Sequence[float], counts: Sequence[int]) -> Retention:
     """Fit accuracy = a * r^K by weighted least squares on log accuracy, with one point per length.
 
-    A point has the mean turns K, the mean score p and the number n of its scores. Its weight is the inverse variance of
+    A point has the mean turns K, the mean score p and the number n of its tasks. Its weight is the inverse variance of
     log p, n p / (1 - p), with p moved a little towards 1/2, because a perfect score would have infinite weight. A
     length that scored 0 has no logarithm and is left out: where `zeros` > 0, the true r is lower. Where guessing alone
     scores above 0, the fitted r is too high.

@@ -117,6 +117,19 @@ def test_the_change_of_a_measure_counts_tasks_that_all_seeds_share_once_as_that_
     assert change["measures"]["same"] == change["official"]
 
 
+def test_seeds_that_sample_the_same_tasks_do_not_narrow_the_fit_of_retention(empty: RunFolder) -> None:
+    def fit(seeds: range) -> tuple[float, float]:
+        for seed in seeds:
+            for length, right in ((1000, 18), (2000, 12)):
+                ids = {"task_ids": [f"{length}-{i}" for i in range(20)]}
+                scores = [1.0] * right + [0.0] * (20 - right)
+                empty.save_evaluation(result("trained", length, scores, seed, notes=ids))
+        found = build_summary(empty)["retention_fit"]["trained"]
+        return found["low"], found["high"]
+
+    assert fit(range(1)) == pytest.approx(fit(range(3)))
+
+
 def test_a_lost_pair_does_not_make_new_tasks_of_the_others(empty: RunFolder) -> None:
     """One rollout of 120 failed: the interval of the change is nearly as wide as with it, and no third of that."""
     ids, cost = {"task_ids": [f"t{i}" for i in range(40)]}, [float(i % 5) for i in range(40)]
