@@ -38,7 +38,7 @@ from benchmarks.harness.command import (
 )
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive, seed
-from benchmarks.harness.plan import EvalCell, drop_ports
+from benchmarks.harness.plan import EvalCell, drop_ports, tell_all_taken
 from benchmarks.harness.published import Protocol, Settings, compare_cells
 from benchmarks.harness.run import evaluate_cell, open_agent, open_method
 from core.hub import is_hub_id, resolve
@@ -76,6 +76,7 @@ def prepare(options: argparse.Namespace) -> AimePlan:
     )
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
     data, tasks = load_problems(options.data, Path("data"))
+    tell_all_taken(options.data, len(tasks), options.tasks)
     tasks = tasks[: options.tasks]
     settings = {
         "method": SPEC.name,

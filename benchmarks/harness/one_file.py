@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.harness.command import EvalPlan, create_folder, fill_defaults, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
-from benchmarks.harness.plan import EvalCell, drop_ports, is_saved
+from benchmarks.harness.plan import EvalCell, drop_ports, is_saved, tell_all_taken
 from benchmarks.harness.published import Protocol, Settings, compare_cells, read_scores
 from benchmarks.harness.run import Build, MakeResult, evaluate_cell, open_agent
 from core.data.files import DataError
@@ -51,6 +51,7 @@ def plan_file(
     if not path.is_file():
         raise DataError(f"{path}: missing. Fix: {missing}.")
     tasks = read_tasks(path, limit=options.tasks, tell=True, distinct=True, **spec.reading_options(recipe))
+    tell_all_taken(path, len(tasks), options.tasks)
     digest = sha256(path)
     settings = {
         "method": spec.name,

@@ -129,6 +129,12 @@ def is_saved(cell: EvalCell, folder: RunFolder) -> bool:
     return saved.n >= cell.n
 
 
+def tell_all_taken(source: object, found: int, asked: int | None) -> None:
+    """Print that there are fewer tasks than were asked for, where that is so."""
+    if asked is not None and found < asked:
+        print(f"note: {source} has {found} tasks, which are all taken")
+
+
 def file_fingerprint(path: Path) -> str:
     """Return name and digest of a file, a folder of texts, or a data set of the hub, as results record it."""
     files = [path] if path.is_file() else sorted(path.glob("*.txt"))

@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, Evaluator, fill_defaults, open_target, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
-from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
+from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved, tell_all_taken
 from benchmarks.harness.published import save_published
 from benchmarks.harness.run import SCORES, Build, build_result, evaluate_cell, open_method
 from benchmarks.harness.samples import Samples, flat, measure_columns
@@ -234,8 +234,7 @@ def _take(limit: int | None, tasks: list[Task], path: str) -> list[Task]:
     """Return at most `limit` of the `tasks`, which are one more where the file has more; print what differs."""
     if limit is not None and len(tasks) > limit:
         print(f"note: of {path} the first {limit} tasks are taken, and it has more; see --tasks")
-    elif limit is not None and len(tasks) < limit:
-        print(f"note: {path} has {len(tasks)} tasks, which are all taken")
+    tell_all_taken(path, len(tasks), limit)
     return tasks[:limit]
 
 

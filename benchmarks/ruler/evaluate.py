@@ -28,7 +28,7 @@ from agentic.memagent.rollout import SPEC
 from benchmarks.harness.command import EvalPlan, Evaluator, open_target, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
-from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
+from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved, tell_all_taken
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import Protocol, Settings, compare_cells, read_scores, save_published
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
@@ -87,6 +87,9 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
         # The same run read otherwise has cells of its own beside those of its recipe.
         suffix = "".join(f"+{override.removeprefix('memagent.')}" for override in changed)
         chosen = [replace(data, name=data.name + suffix) for data in chosen]
+    for data, length in ((data, length) for data in chosen for length in data.lengths):
+        if math.isfinite(most := data.available(length)):
+            tell_all_taken(f"{data.name} at length {length}", int(most), options.tasks)
     window = Window(*options.window) if options.window else WINDOW if published else None
     cells = [
         cell

@@ -27,7 +27,7 @@ from agentic.toolorchestra.tau2.environment import tau2_tasks
 from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
-from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports
+from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports, tell_all_taken
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import compare_cells, read_scores, save_published
 from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent
@@ -155,6 +155,7 @@ async def evaluate(plan: Tau2Plan) -> str:
             if domain not in tasks:
                 solo = domain.endswith("-solo")
                 found = await tau2_tasks(workers, domain.removesuffix("-solo"), split=plan.split, solo=solo)
+                tell_all_taken(domain, len(found), plan.limit)
                 tasks[domain] = found[: plan.limit]
             opener = partial(open_variant, plan, cell, workers)
             played = compare_with_published(plan, replace(cell, n=len(tasks[domain])), str(about["version"]))

@@ -44,7 +44,8 @@ def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
     rows = read_scores("localization", "swebench-lite")
     assert [row.name for row in rows if row.find_ours(sections) is not None] == ["CodeScout-4B"] * 2
     assert any(line.startswith("prompts: the issue alone") for line in result.notes["departures"])
-    assert EVALUATOR.main(words) == 0, "the same once more is there"
     capsys.readouterr()
+    assert EVALUATOR.main([*words, "--tasks", "9"]) == 0, "the same once more is there"
+    assert "tasks.jsonl has 3 tasks, which are all taken" in capsys.readouterr().out
     assert EVALUATOR.main([*words, "--set", "model.dtype=bfloat16"]) == 1
     assert "settings.dtype was 'float32', is now 'bfloat16'" in capsys.readouterr().err

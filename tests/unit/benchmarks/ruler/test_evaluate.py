@@ -152,6 +152,14 @@ def test_how_many_tasks_are_taken(short):
     assert counts == [32, 16, 24, 24]
 
 
+def test_a_file_with_fewer_tasks_than_asked_is_told(short, model, tmp_path, capsys):
+    write_jsonl(tmp_path / "mine.jsonl", short.tasks(448, 0, 2))
+    words = ["--model", str(model), "--preset", "tiny", "--data", str(tmp_path / "mine.jsonl"), "--tasks", "9"]
+    plan = command.prepare(command.make_parser().parse_args([*words, "--out", str(tmp_path / "out")]))
+    assert {cell.n for cell in plan.cells} == {2}
+    assert capsys.readouterr().out.count("mine at length 448 has 2 tasks, which are all taken") == 1
+
+
 async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, model, folder, data):
     method = SPEC.load("tiny", ["memagent.chunk_tokens=1000"]).memagent
     models = ScriptedModels(needle_reader(tokenizer))
