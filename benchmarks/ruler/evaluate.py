@@ -87,9 +87,9 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
         # The same run read otherwise has cells of its own beside those of its recipe.
         suffix = "".join(f"+{override.removeprefix('memagent.')}" for override in changed)
         chosen = [replace(data, name=data.name + suffix) for data in chosen]
-    for data, length in ((data, length) for data in chosen for length in data.lengths):
-        if math.isfinite(most := data.available(length)):
-            tell_all_taken(f"{data.name} at length {length}", int(most), options.tasks)
+    for each, length in ((data, length) for data in chosen for length in data.lengths):
+        if math.isfinite(most := each.available(length)):
+            tell_all_taken(f"{each.name} at length {length}", int(most), options.tasks)
     window = Window(*options.window) if options.window else WINDOW if published else None
     cells = [
         cell
