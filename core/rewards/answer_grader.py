@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
-from core.rewards.answers import find_box, fold_text, normalize_answer, strip_thoughts, unwrap
+from core.rewards.answers import SPACELESS, find_box, fold_text, normalize_answer, strip_thoughts, unwrap
 from core.rewards.numbers import is_same_number, parse_number
 
 if TYPE_CHECKING:  # methods that ask no judge import this file
@@ -66,7 +66,7 @@ def is_accepted(answer: str | None, answers: Sequence[str]) -> bool:
     return answer is not None and any(is_same_answer(open_answer(answer), each) for each in answers)
 
 
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+_NUMBER = re.compile(rf"(?<![^\W{SPACELESS}])(?<!\.)-?\d+(?:,\d{{3}})*(?:\.\d+)?(?![^\W{SPACELESS}])")
 
 
 def holds_answer(text: str, answers: Sequence[str]) -> bool:

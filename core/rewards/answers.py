@@ -12,10 +12,13 @@ import unicodedata
 LAYERS = 8
 """Limits the layers of marks around an answer."""
 
+SPACELESS = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Matches, within [], the scripts that put no spaces between words: Thai to Burmese, Khmer, Japanese, Chinese."""
+
 _QUOTES = "‘’‚‛′`´ʼ“”„‟″«»"
 _DASHES = "‐‑‒–—―−⁻﹣－"
 _SAME = str.maketrans(
-    {**dict.fromkeys(_QUOTES[:8], "'"), **dict.fromkeys(_QUOTES[8:], '"'), **dict.fromkeys(_DASHES, "-")}
+    {**dict.fromkeys(_QUOTES[:8], "'"), **dict.fromkeys(_QUOTES[8:], '"'), **dict.fromkeys(_DASHES, "-"), "。": "."}
 )
 _HIDDEN = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufe0f\ufeff]")
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
@@ -33,7 +36,10 @@ _THINK, _END_THINK = "<think>", "</think>"
 
 
 def fold_text(text: str) -> str:
-    """Return `text` with plain quotes and dashes, accents in one character, no hidden characters, and 10² as 10^{2}."""
+    """Return `text` with plain quotes, dashes and full stops, accents in one character, no hidden characters.
+
+    10² becomes 10^{2}.
+    """
     if text.isascii():
         return text
     text = _FRACTION.sub(lambda match: unicodedata.normalize("NFKC", match[0]).replace("⁄", "/"), text)

@@ -5,6 +5,7 @@ taskutils/memory_eval); RULER's `string_match_all` and `string_match_part` (arXi
 The official `sub_em` accepts containment either way, so the prediction "the" (empty once normalised) scores 1 and
 "19" matches "1995"; RULER's matches are plain substrings, so "1995" contains "19". The strict forms ask for the whole
 answer, as whole words, inside a prediction that is not empty; quotes, dashes and accents have one form (answers.py).
+In a script without spaces any place between two characters may end a word.
 
 All functions take and return one sample's values in 0..1; percentages are the caller's business.
 """
@@ -15,8 +16,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from core.rewards.answers import fold_text, normalize_answer
+from core.rewards.answers import SPACELESS, fold_text, normalize_answer
 
+_SPACELESS = re.compile(f"[{SPACELESS}]")
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
@@ -53,7 +55,7 @@ def strict_sub_em(prediction: str, answer: str) -> float:
     predicted, expected = normalize_answer(prediction), normalize_answer(answer)
     if not expected:
         return float(bool(answer.strip()) and prediction.strip().lower() == answer.strip().lower())
-    return float(f" {expected} " in f" {predicted} ")
+    return _contains_whole(predicted, expected, r"\s")
 
 
 def string_match_all(prediction: str, answers: Sequence[str]) -> float:
@@ -106,7 +108,14 @@ def _contains(prediction: str, answer: str) -> float:
 
 def _contains_words(prediction: str, answer: str) -> float:
     prediction, answer = fold_text(prediction).lower(), fold_text(answer).strip().lower()
-    return float(bool(answer) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prediction) is not None)
+    return _contains_whole(prediction, answer, r"\W") if answer else 0.0
+
+
+def _contains_whole(prediction: str, answer: str, between: str) -> float:
+    """Return 1 if `answer` is found between characters of the class `between`, or of a script without spaces."""
+    before, after = ("" if _SPACELESS.match(edge) else f"[^{between}{SPACELESS}]" for edge in (answer[0], answer[-1]))
+    start, end = f"(?<!{before})" if before else "", f"(?!{after})" if after else ""
+    return float(re.search(f"{start}{re.escape(answer)}{end}", prediction) is not None)
 
 
 def _check(answers: Sequence[str]) -> None:

@@ -38,6 +38,22 @@ def test_strict_scores_know_one_form_of_quotes_dashes_and_accents(prediction: st
     assert qa.strict_string_match_all(prediction, [answer]) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("prediction", "answer", "score"),
+    [
+        ("答案是北京。", "北京", 1.0),
+        ("答案是北京。", "東京", 0.0),
+        ("于1995年建成", "1995年", 1.0),
+        ("于11995年建成", "1995年", 0.0),
+        ("那是New York。", "New York", 1.0),
+        ("那是New Yorker。", "New York", 0.0),
+        ("ก็คือกรุงเทพ", "กรุงเทพ", 1.0),
+    ],
+)
+def test_a_script_without_spaces_has_words_too(prediction: str, answer: str, score: float) -> None:
+    assert qa.strict_sub_em(prediction, answer) == qa.strict_string_match_all(prediction, [answer]) == score
+
+
 @pytest.mark.parametrize("answers", [[], "19"])
 def test_answers_must_be_a_filled_list(answers: list[str]) -> None:
     with pytest.raises(ValueError, match="at least one answer"):
