@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from core.report.charts import (
+    COLORS,
     HALF,
     WHOLE,
     Bar,
@@ -49,8 +50,6 @@ HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
 """These fields of a metrics record get no chart."""
 
 MAX_SMALL_CHARTS = 12
-MAX_BARS = 8
-"""Limits the variants of the overview."""
 MAX_ROWS = 12
 """Folds longer tables."""
 ROUTED = ("untrained", "trained")
@@ -132,8 +131,8 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
         length = max(lengths, key=lambda each: (lengths[each], int(each)))
         scores = {variant: cells[length]["score"] for variant, cells in summary["variants"].items() if length in cells}
         bars = [
-            Bar(variant, score["mean"], score["ci95"][0], score["ci95"][1], color)
-            for color, (variant, score) in enumerate(list(scores.items())[:MAX_BARS])
+            Bar(variant, score["mean"], score["ci95"][0], score["ci95"][1], index % COLORS)
+            for index, (variant, score) in enumerate(scores.items())
         ]
         data = format_data(summary["data"])
         where = f"{data}, length {format_length(int(length))}" if int(length) else data
@@ -152,7 +151,7 @@ def _count_routes(variants: Variants, label: str | None = None) -> list[tuple[st
     names = [variant for variant in variants if label is None or variant in ROUTED]
     names.sort(key=lambda name: ROUTED.index(name) if name in ROUTED else len(ROUTED))
     rows: list[tuple[str, str, Mapping[str, float]]] = []
-    for variant in names[:MAX_BARS]:
+    for variant in names:
         (cell, *_) = variants[variant].values()
         parts = {"": cell} if label is None else cell["by"].get(label, {})
         for value, part in parts.items():
@@ -202,7 +201,7 @@ def _list_series(variants: Variants) -> list[Series]:
         scores = [(float(length), cell["score"]) for length, cell in cells.items() if int(length) > 0]
         points = [(length, score["mean"]) for length, score in scores]
         band = [(length, *score["ci95"]) for length, score in scores]
-        series.append(Series(variant, points, index % 8, band=band, markers=True))
+        series.append(Series(variant, points, index % COLORS, band=band, markers=True))
     return series
 
 
@@ -260,7 +259,7 @@ def _render_training(train: Curves, evaluation: Curves) -> str:
     label = "reward" if window == 1 else f"reward, mean over {window} steps"
     content = _render_figure("Training reward", seed_series(reward, label, 0, window), "training step", wide=True)
     scores = [name for name in evaluation if name.startswith(("reward", "score"))]
-    series = [line for index, name in enumerate(scores) for line in seed_series(evaluation[name], name, index)]
+    series = [line for index, name in enumerate(scores) for line in seed_series(evaluation[name], name, index % COLORS)]
     content += _render_figure("Evaluation during training", series, "training step", wide=True)
     others = _render_small_charts({name: train[name] for name in train if name != "reward"}, "training step")
     return content + (f"<details><summary>Other training metrics</summary>{others}</details>" if others else "")

@@ -75,6 +75,18 @@ def test_a_hostile_recipe_is_escaped(empty: RunFolder, hostile: str) -> None:
     Page(empty)
 
 
+def test_the_figures_at_the_top_show_every_variant(empty: RunFolder) -> None:
+    names = ["trained", *(f"baseline-{letter}" for letter in "abcdefghij")]
+    for name in names:
+        empty.save_evaluation(
+            EvalResult(name, "dev", 0, 0, 1, {"official": [1.0]}, [1], [0], 1.0, measures={"calls_x": [1]})
+        )
+    write_report(empty)
+    text = (empty.path / "report.html").read_text()
+    for start in ("Bars: ", "Stacked bars: "):
+        assert f'aria-label="{start}{", ".join(names)}"' in text
+
+
 def test_data_without_lengths_has_a_table_for_each_label(empty: RunFolder, hostile: str) -> None:
     for variant, score in (("untrained", 0.0), ("trained", 1.0)):
         result = EvalResult(variant, "dev", 0, 0, 2, {"official": [score, 0.0]}, [1, 1], [0, 0], 1.0,
