@@ -5,7 +5,7 @@
          "score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "measures": {name: mean},
          "seeds", "models", "published_as", "protocol", "turns_per_task", "tokens_per_task", "policy_tokens_per_task",
          "policy_tokens_per_1k_tokens", "seconds_per_1k_tokens", "failures": {kind: count},
-         "by": {label: {value: {"score", "official", "strict", "measures"}}}}}},
+         "tasks", "by": {label: {value: {"tasks", "score", "official", "strict", "measures"}}}}}},
      "retention": {variant: r per turn}, "retention_fit": {variant: {...}},
      "changes": {variant: {"7168": {"official": {"mean", "ci95", "n"}, ..., "measures": {name: {...}}}}},
      "other_data": {data: {"variants", "retention", "retention_fit", "changes"}},
@@ -18,6 +18,7 @@
 
 - `variants` belongs to the data set `data`; the other data sets of the run are under `other_data`.
 - `score` repeats `official`. Data without lengths has the one length 0.
+- `n` counts the scores of all seeds, `tasks` the tasks: one that seeds share once.
 - `changes` are those from a variant to `trained`, paired by seed and task.
 - `models` has one model where seeds only sample, and several where each seed was trained. `published_as` is the
   published model that it stands for; `protocol` is the published protocol that all its results follow, or null.
@@ -38,6 +39,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +258,8 @@ def _summarize_tasks(selection: Selection) -> dict[str, Any]:
     solved = math.fsum(result.scores["official"][i] for result, indices in selection for i in indices)
     if "cost" in means and solved:
         means["cost_per_solved"] = math.fsum(measures["cost"]) / solved
-    return {"score": scores["official"], **scores, "measures": means}
+    count = len(set(chain.from_iterable(tasks))) if tasks is not None else sum(len(indices) for _, indices in selection)
+    return {"tasks": count, "score": scores["official"], **scores, "measures": means}
 
 
 def _common(values: Iterable[Any]) -> Any:

@@ -202,14 +202,14 @@ def split_table(variants: Variants, label: str, show: ShowScore = format_score) 
     metrics = list_metrics(variants)
     calls = dict.fromkeys(name for cell in cells.values() for name in cell["measures"] if name.startswith(CALLS))
     table = [[label, "variant", "tasks", *metrics, *(name.removeprefix(CALLS) for name in calls)]]
-    for value in ("all", *sorted({value for cell in cells.values() for value in cell["by"].get(label, ())})):
+    for value in (None, *sorted({value for cell in cells.values() for value in cell["by"].get(label, ())})):
         for variant, whole in cells.items():
-            part = whole if value == "all" else whole["by"].get(label, {}).get(value)
+            part = whole if value is None else whole["by"].get(label, {}).get(value)
             if part is not None:
                 counts = [part["measures"].get(name, 0.0) for name in calls]
                 shares = [f"{100 * count / sum(counts):.0f}" if sum(counts) else "–" for count in counts]
                 scores = [show(part.get(metric)) for metric in metrics]
-                table.append([value, variant, f"{part['score']['n']:,}", *scores, *shares])
+                table.append(["all" if value is None else value, variant, f"{part['tasks']:,}", *scores, *shares])
     return table
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -129,6 +130,19 @@ def test_shares_of_the_calls_are_split_by_label(flat: RunFolder) -> None:
     assert (shares["fact", "trained"], shares["sum", "trained"]) == (["100", "0"], ["0", "100"])
     assert (shares["sum", "untrained"], shares["sum", "always"]) == (["50", "50"], ["–", "–"])
     assert [row[:3] for row in rows[3:6]] == [["fact", variant, "2"] for variant in ("untrained", "trained", "always")]
+
+
+def test_a_split_counts_tasks_once_and_a_value_that_is_named_all_is_one_of_them(empty: RunFolder) -> None:
+    result = heldout_result("trained", [1, 0, 0, 0], [(1, 1)] * 4)
+    result = replace(result, labels={"kind": ["all", "sum", "sum", "sum"]}, notes={"task_ids": ["a", "b", "c", "d"]})
+    for seed in range(3):
+        empty.save_evaluation(replace(result, seed=seed))
+    rows = [row[:4] for row in split_table(build_summary(empty)["variants"], "kind")[1:]]
+    assert [(row[0], row[2], row[3].partition(" ")[0]) for row in rows] == [
+        ("all", "4", "25.0"),
+        ("all", "1", "100.0"),
+        ("sum", "3", "0.0"),
+    ]
 
 
 def test_titles_are_words_and_scores_that_are_the_same_have_one_table(empty: RunFolder) -> None:
