@@ -152,6 +152,8 @@ class Fields:
             if short and (kind := _describe_solution(answer.strip())):
                 problem = f"is {kind}, and no final answer equals it: {answer.strip()!r:.60}"
                 raise self.error(name, problem, ALONE)
+            if re.fullmatch(r"""\[\s*(["'])(?s:.*)\1\s*\]""", answer.strip()):
+                self.notes.add(f"the list written as text in {self.prefix}{name} is read as one answer")
             return answer
         fix = 'write the final answer as a text, such as "72"'
         if isinstance(answer, int | float | Decimal) and not isinstance(answer, bool) and math.isfinite(answer):

@@ -108,9 +108,7 @@ def convert_records(
             )
         if task.earlier_messages and not options.get("keep_messages"):
             roles = ", ".join(message["role"] for message in task.earlier_messages)
-            problem = (
-                f"there are messages before the question ({roles}), and this method's prompts have no place for them"
-            )
+            problem = f"there are messages before the question ({roles}): this method's prompts have no place for them"
             raise location.error("messages", problem, "write what matters into the question, and leave them out")
         if check is not None and (fault := check(task)):
             raise location.error(*fault)

@@ -159,6 +159,19 @@ def test_what_is_not_used_is_told_once_with_its_count(tmp_path: Path, capsys: py
     ]
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"), [('["Paris", "Lyon"]', True), ("['Paris' 'Lyon']", True), ("[1, 2]", False), ("[Paris]", False)]
+)
+def test_a_list_that_a_csv_file_made_a_text_is_told(answer: str, told: bool, tmp_path: Path) -> None:
+    path, notes = tmp_path / "x.csv", Notes()
+    quoted = answer.replace('"', '""')
+    path.write_text(f'question,answers,task_id\nWho?,"{quoted}",a\n')
+    (task,) = read_tasks(path, require_context=False, notes=notes)
+    assert task.answers == (answer,)
+    line = "the list written as text in answers is read as one answer (1 of 1 records)"
+    assert notes.describe() == [line] * told
+
+
 def test_an_evaluation_takes_a_repeated_question_once(tmp_path: Path) -> None:
     """verl's file of the AIME has each of 30 problems 32 times in a row, numbered by `extra_info.index`."""
     rows = [
