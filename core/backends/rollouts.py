@@ -22,7 +22,7 @@ from core.rollout.rows import count_trained_tokens
 from core.rollout.runner import Runner, failed_trajectory
 from core.runs.health import average_metrics, share_cut_off
 from core.text.tokenizer import Tokenizer, load_tokenizer
-from core.types import Completion, Sampling, Task, Trajectory, Turn
+from core.types import POLICY, Completion, Sampling, Task, Trajectory, Turn
 
 ABORTED = "aborted"
 """Names the failure of a rollout that the backend itself broke off, and may run again."""
@@ -132,7 +132,7 @@ class AbortableRoles(Roles):
     """
 
     def __init__(self, policies: Mapping[str, Policy], session: str, aborting: Callable[[], bool]):
-        super().__init__({role: _AbortablePolicy(policy, self) for role, policy in policies.items()})
+        super().__init__({role: _AbortablePolicy(role, policy, self) for role, policy in policies.items()})
         self.session = session
         self.aborting = aborting
         self.aborted = False
@@ -144,8 +144,9 @@ class AbortableRoles(Roles):
 
 
 class _AbortablePolicy:
-    def __init__(self, policy: Policy, rollout: AbortableRoles):
+    def __init__(self, role: str, policy: Policy, rollout: AbortableRoles):
         self._policy, self._rollout = policy, rollout
+        self.trained_as = POLICY if role == POLICY else None  # no other role is trained on a cluster
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         if self._rollout.aborting():

@@ -49,7 +49,7 @@ class Turns:
         trained: bool = True,
         sampling: Sampling | None = None,
     ) -> Completion:
-        """Sample one completion of `prompt_ids` from `policy` and record it as a turn of `role`.
+        """Sample one completion of `prompt_ids` from `policy` and record it as a turn of `role`, untrained if frozen.
 
         Raises:
             RolloutError: the engine aborted the call (kind `aborted`).
@@ -65,8 +65,9 @@ class Turns:
         if completion.finish_reason == "abort":
             raise RolloutError("aborted", f"the engine aborted call {call}, of {role}")
         seconds = (asked, time.monotonic() - self._began)
-        policy_name = getattr(policy, "trained_as", POLICY)  # of a trained policy beside `policy`
-        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained, seconds, policy=policy_name))
+        name = getattr(policy, "trained_as", POLICY)  # of a policy in training; None: it is frozen
+        trained = trained and name is not None
+        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained, seconds, policy=name or POLICY))
         return completion
 
     def credit(self, role: str, *, reward: float | None = None, state: Sequence[str] | None = None) -> None:

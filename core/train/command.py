@@ -358,6 +358,8 @@ async def _open_method(
     try:
         check_roles(method, recipe.roles)
         async with open_roles(recipe, tokenizer, open_frozen_model) as roles:
+            for policy in roles.values():
+                policy.trained_as = None  # type: ignore[attr-defined]  # it is frozen, whatever the method says of it
             yield method, tokenizer, roles
     finally:
         await method.close()

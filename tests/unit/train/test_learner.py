@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +15,15 @@ from core.backends.checks import refuse_on_cluster
 from core.config import Recipe, RecipeError
 from core.config.load import replace_keys
 from core.engine import weights
-from core.policy.base import Roles
+from core.policy.base import Policy, Roles
+from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method
 from core.rollout.roles import open_trained_roles
 from core.rollout.rows import rows_from_groups
 from core.rollout.turns import Turns
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
-from core.train.command import check_baseline
+from core.train.command import _open_method, check_baseline
 from core.train.learner import iterate_update, make_trainer
 from core.train.loop import GRPOLoop
 from core.train.rollout_engine import open_frozen_model
@@ -133,6 +135,26 @@ async def test_a_run_in_which_the_critic_alone_learns_has_learned(
     row = Row((1, 2, 3), (1,), (-1.0,), 1.0, 0)
     rows = [row, replace(row, advantage=math.nan, policy="critic")]
     assert finish(iterate_update(learners, rows, None))["nonfinite_steps"] == 0.5
+
+
+async def test_a_frozen_critic_trains_nobody(model: Path) -> None:
+    """The method trains its turns as before; of another's tokens the policy would learn to say what it did not say."""
+    spec: Any = SimpleNamespace(build=lambda recipe, tokenizer: SolverAndCritic())
+    for place in (f"model:{model}", f"python:{__name__}.copy_prompts"):
+        recipe = kit.make_recipe(
+            Recipe,
+            model={"path": str(model), "device": "cpu"},
+            inference={"kv_tokens": 1024},
+            roles={"critic": place},
+        )
+        async with _open_method(spec, recipe, model) as (method, _, roles):
+            policies = Roles({"policy": copy_prompts(), **roles})
+            rollout = await method.rollout(Task("t", "?", ("x",)), policies, Sampling(seed=0))
+        assert [turn.trained for turn in rollout.turns] == [True, False]
+
+
+def copy_prompts(*_: Any) -> Policy:
+    return ScriptedPolicy(lambda prompt, sampling: prompt)
 
 
 async def test_adapters_share_the_weights_of_one_model(qwen2: Path, tmp_path: Path) -> None:

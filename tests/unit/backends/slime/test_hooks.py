@@ -349,6 +349,16 @@ async def test_a_role_that_the_method_asks_and_nobody_serves_is_named(monkeypatc
         await hooks.generate(arguments(RECIPE), sample(), SAMPLING)
 
 
+async def test_no_role_but_the_policy_is_trained() -> None:
+    roles, turns = AbortableRoles({"judge": Echo(), "policy": Echo()}, "s1", lambda: False), Turns(Sampling())
+    for role in roles:
+        await turns.ask(roles[role], role, (1,), 1)
+    assert [(turn.role, turn.trained, turn.policy) for turn in turns.recorded] == [
+        ("judge", False, "policy"),
+        ("policy", True, "policy"),
+    ]
+
+
 async def test_slimes_session_is_that_of_every_call() -> None:
     policy = Echo()
     for own in (None, "the method's"):
