@@ -341,11 +341,13 @@ def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: boo
 def _make_tasks(data: EvalData, cell: EvalCell, tokenizer: Tokenizer) -> tuple[list[Task], list[int]]:
     """Return the tasks and the tokens of their documents. Long ones take minutes, so a line shows how many are made."""
     tasks, tokens = list[Task](), list[int]()
+    # A file's own counts may be those of another tokenizer.
+    counted = data.settings.get("limit") == "document"
     try:
         with Progress(cell.n, f"tasks · {cell.data} {cell.length} · seed {cell.seed}") as progress:
             for task in data.tasks(cell.length, cell.seed, cell.n):
                 tasks.append(task)
-                tokens.append(_count_document_tokens(task, tokenizer))
+                tokens.append(task.metadata["length"] if counted else len(encode_text(tokenizer, task.context)))
                 progress.update(len(tasks))
         return tasks, tokens
     except DataError:
@@ -354,12 +356,6 @@ def _make_tasks(data: EvalData, cell: EvalCell, tokenizer: Tokenizer) -> tuple[l
         raise EvaluationError(
             f"length {cell.length}: {error}. Change --lengths, --tasks or the task's options."
         ) from error
-
-
-def _count_document_tokens(task: Task, tokenizer: Tokenizer) -> int:
-    if task.metadata.get("budget") == "document":
-        return int(task.metadata["length"])
-    return len(encode_text(tokenizer, task.context))
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -141,6 +141,20 @@ async def test_failed_samples_are_drawn_again_and_others_stay(tokenizer, model, 
         assert (sum(made.failures.values()), len(asked)) == (failures, calls)
 
 
+async def test_the_documents_of_a_file_are_counted_with_the_tokenizer_that_reads_them(
+    tokenizer, model, tmp_path, folder, short
+):
+    """A file made with another tokenizer holds that one's counts, by which all costs per token would be wrong."""
+    tasks = list(short.tasks(448, 0, 6))
+    wrong = [replace(task, metadata={**task.metadata, "length": 3}) for task in tasks]
+    write_jsonl(tmp_path / "mine.jsonl", wrong)
+    mine = file_data(tmp_path / "mine.jsonl", tokenizer=tokenizer)
+    (result,) = (
+        await run(ScriptedModels(needle_reader(tokenizer)), folder, model, mine, variants=("trained",))
+    ).values()
+    assert result.document_tokens == [task.metadata["length"] for task in tasks]
+
+
 async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, model, tmp_path, short):
     """Three seeds with the same answers say as much as one; generated tasks are new for every seed."""
     path = tmp_path / "mine.jsonl"
