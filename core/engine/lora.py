@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from core.engine import kernel
 from core.engine.model import CausalLM, Linear
 from core.hub import CheckpointError
 
@@ -51,6 +52,9 @@ class Adapter:
     As in PEFT, A begins with small random values and B with zeros: the first forward is that of the start model.
     """
 
+    panels: tuple[Tensor, Tensor]
+    """Holds A and `scale` times B as the tiles of a CPU read them; zeros fill up the rank."""
+
     def __init__(self, linear: Linear, sizes: AdapterSizes, generator: torch.Generator):
         like = linear.read_weight()
         outputs, inputs = like.shape
@@ -65,6 +69,16 @@ class Adapter:
         """Add to the outputs `y` of the linear map, [T, outputs], what the adapter makes of its inputs [T, inputs]."""
         # In one pass over `y`, and in place: no gradient needs what was there. Autocast knows no operator in place.
         return y.addmm_(F.linear(x, self.lora_A), self.lora_B.to(y.dtype).T, alpha=self.scale)
+
+    def prepack(self) -> None:
+        rest = -self.sizes.rank % kernel.BLOCK
+        a, b = F.pad(self.lora_A.detach(), (0, 0, 0, rest)), F.pad(self.scale * self.lora_B.detach(), (0, rest))
+        self.panels = kernel.pack_panels(a), kernel.pack_panels(b)
+
+    def add_on_tiles(self, y: Tensor, x: Tensor) -> Tensor:
+        """Add as `__call__`, rounding a row alike whatever rows are beside it: PyTorch's product does not."""
+        a, b = self.panels
+        return y.add_(kernel.multiply(kernel.multiply(x, a, None), b, None))
 
     def product(self) -> Tensor:
         """Return what the adapter adds to the weight, in float32 [outputs, inputs]."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -146,14 +146,24 @@ def can_prepack(dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+class LinearAdapter(Protocol):
+    """Takes the outputs and the inputs of a linear map, and adds to the outputs: see core/engine/lora.py.
+
+    `prepack` prepares `add_on_tiles`, which does the same on the tiles of a CPU while an engine samples.
+    """
+
+    def __call__(self, y: Tensor, x: Tensor) -> Tensor: ...
+    def prepack(self) -> None: ...
+    def add_on_tiles(self, y: Tensor, x: Tensor) -> Tensor: ...
+
+
 class Linear(nn.Linear):
     """A linear map that rounds a row alike whether it comes alone or with others.
 
     For one row of bfloat16, the CPU takes another kernel, which adds up in another order.
     """
 
-    adapter: Callable[[Tensor, Tensor], Tensor] | None = None
-    """Takes the map's outputs and inputs, and adds to the outputs: see core/engine/lora.py."""
+    adapter: LinearAdapter | None = None
     four_bits: FourBits | None = None
     """Holds the weight if there is no other: see core/engine/four_bits.py."""
     prepacked: Tensor | None = None
@@ -178,6 +188,8 @@ class Linear(nn.Linear):
         fits = self.out_features % kernel.BLOCK == self.in_features % kernel.DEPTH == 0
         if fits and kernel.has_tiles():
             self.prepacked = kernel.pack_panels(weight)
+            if self.adapter is not None:
+                self.adapter.prepack()
         else:
             self.prepacked = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
 
@@ -187,11 +199,12 @@ class Linear(nn.Linear):
         packed = self.prepacked if samples else None
         on_tiles = packed is not None and not packed.is_mkldnn
         alone = x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu"
-        if alone and not (on_tiles and self.adapter is None):
-            return self.forward(torch.cat([x, x]))[:1]
         if packed is not None and on_tiles:
             y = kernel.multiply(x, packed, self.bias)
-        elif packed is not None:
+            return y if self.adapter is None else self.adapter.add_on_tiles(y, x)
+        if alone:
+            return self.forward(torch.cat([x, x]))[:1]
+        if packed is not None:
             y = torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
         else:
             y = super().forward(x) if self.four_bits is None else self.four_bits(x, self.bias)
