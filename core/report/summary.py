@@ -130,21 +130,14 @@ def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
     }
     fits = {}
     for variant, lengths in variants.items():
-        turns, scores = zip(*((cell["turns_per_task"], cell["score"]) for cell in lengths.values()), strict=True)
-        counts = [count_tasks(cells[variant][int(length)]) for length in lengths]
-        fits[variant] = asdict(fit_retention(turns, [score["mean"] for score in scores], counts))
+        points = ((cell["turns_per_task"], cell["score"]["mean"], cell["tasks"]) for cell in lengths.values())
+        fits[variant] = asdict(fit_retention(*zip(*points, strict=True)))
     return {
         "variants": variants,
         "retention": {variant: fit["per_turn"] for variant, fit in fits.items()},
         "retention_fit": fits,
         "changes": compute_changes(results),
     }
-
-
-def count_tasks(results: Sequence[EvalResult]) -> int:
-    """Count the tasks of several seeds, one that they share once, where their ids are known."""
-    known = all("task_ids" in result.notes for result in results)
-    return len({i for r in results for i in r.notes["task_ids"]}) if known else sum(result.n for result in results)
 
 
 def measure_parts(records: Iterable[Record]) -> dict[str, float]:

@@ -18,7 +18,7 @@ SPACELESS = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u
 _QUOTES = "‘’‚‛′`´ʼ“”„‟″«»"
 _DASHES = "‐‑‒–—―−⁻﹣－"
 _SAME = str.maketrans(
-    {**dict.fromkeys(_QUOTES[:8], "'"), **dict.fromkeys(_QUOTES[8:], '"'), **dict.fromkeys(_DASHES, "-"), "。": "."}
+    {**dict.fromkeys(_QUOTES[:8], "'"), **dict.fromkeys(_QUOTES[8:], '"'), **dict.fromkeys(_DASHES, "-"), "。": ". "}
 )
 _HIDDEN = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufe0f\ufeff]")
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
@@ -38,7 +38,7 @@ _THINK, _END_THINK = "<think>", "</think>"
 def fold_text(text: str) -> str:
     """Return `text` with plain quotes, dashes and full stops, accents in one character, no hidden characters.
 
-    10² becomes 10^{2}.
+    10² becomes 10^{2}, and 。 a full stop with a space: no space follows it.
     """
     if text.isascii():
         return text

@@ -348,6 +348,15 @@ async def _train_rejection(
         )
 
 
+class _Frozen:
+    """Stands for a role that nobody trains, whatever the method says of its turns."""
+
+    trained_as: str | None = None
+
+    def __init__(self, policy: Policy):
+        self.generate = policy.generate
+
+
 @asynccontextmanager
 async def _open_method(
     spec: MethodSpec, recipe: Recipe, start: Path
@@ -358,9 +367,7 @@ async def _open_method(
     try:
         check_roles(method, recipe.roles)
         async with open_roles(recipe, tokenizer, open_frozen_model) as roles:
-            for policy in roles.values():
-                policy.trained_as = None  # type: ignore[attr-defined]  # it is frozen, whatever the method says of it
-            yield method, tokenizer, roles
+            yield method, tokenizer, {role: _Frozen(policy) for role, policy in roles.items()}
     finally:
         await method.close()
 

@@ -90,6 +90,7 @@ async def test_a_judge_that_fails_accepts_nothing() -> None:
         ("该塔建于1995年。", "1995", True),
         ("该塔建于1995年。", "19", False),
         ("该塔建于3.1995年。", "1995", False),
+        ("该塔建于1995。2000年重修", "1995", True),
         ("这是Paris和Rome的地图", "Paris", True),
         ("这是Parish的地图", "Paris", False),
         ("他是日本人、东京出身", "日本人", True),

@@ -47,6 +47,7 @@ def test_strict_scores_know_one_form_of_quotes_dashes_and_accents(prediction: st
         ("于11995年建成", "1995年", 0.0),
         ("那是New York。", "New York", 1.0),
         ("那是New Yorker。", "New York", 0.0),
+        ("那是Paris。London很大", "London", 1.0),
         ("ก็คือกรุงเทพ", "กรุงเทพ", 1.0),
     ],
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from core.train.learner import iterate_update, make_trainer
 from core.train.loop import GRPOLoop
 from core.train.rollout_engine import open_frozen_model
 from core.train.trainer import finish
-from core.types import Row, Sampling, Task, Trajectory
+from core.types import Completion, Row, Sampling, Task, Trajectory
 from tests import kit
 
 PROMPT = (1, 2)
@@ -153,8 +154,18 @@ async def test_a_frozen_critic_trains_nobody(model: Path) -> None:
         assert [turn.trained for turn in rollout.turns] == [True, False]
 
 
+@dataclass(frozen=True, slots=True)
+class CopyPrompts:
+    """A user's policy, which takes no further attribute."""
+
+    scripted: ScriptedPolicy
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        return await self.scripted.generate(prompt_ids, sampling, session)
+
+
 def copy_prompts(*_: Any) -> Policy:
-    return ScriptedPolicy(lambda prompt, sampling: prompt)
+    return CopyPrompts(ScriptedPolicy(lambda prompt, sampling: prompt))
 
 
 async def test_adapters_share_the_weights_of_one_model(qwen2: Path, tmp_path: Path) -> None:
