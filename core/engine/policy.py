@@ -23,8 +23,7 @@ class EmbeddedPolicy:
     steps run in the event loop itself, which is faster (the trainer).
     """
 
-    def __init__(self, engine: Engine, *, threaded: bool = False, trained_as: str | None = POLICY):
-        """`trained_as` names the policy in training whose weights these are; None says that they are frozen."""
+    def __init__(self, engine: Engine, *, threaded: bool = False, trained_as: str = POLICY):
         self.engine = engine
         self.trained_as = trained_as
         self.threaded = threaded

@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from core.gateway.settings import SessionSettings, list_other_roles
 from core.policy.base import Roles
@@ -96,7 +96,7 @@ class Outcome:
     def __post_init__(self) -> None:
         numbers = self.metrics if self.reward is None else {"reward": self.reward, **self.metrics}
         for name, value in numbers.items():
-            if not math.isfinite(value):  # a TypeError for what is no number at all
+            if not isinstance(value, SupportsFloat) or not math.isfinite(value):  # numpy's numbers are no `float`
                 raise ValueError(f"{name} is {value!r}, which is no finite number")
 
 

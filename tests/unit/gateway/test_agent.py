@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import aiohttp
+import numpy as np
 import pytest
 
 from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome
@@ -215,6 +216,8 @@ async def test_a_failure_that_an_agent_names_keeps_its_name_and_a_reward_is_a_nu
     gone, no_number, nan = await run_each(method, model, TASKS)
     assert (gone.failure, no_number.failure, nan.failure) == ("environment", "agent", "agent")
     assert "reward is nan, which is no finite number" in nan.log["error"]
+    assert "score is None, which is no finite number" in no_number.log["error"]
+    assert Outcome("", reward=np.float32(0.5), metrics={"solved": np.bool_(True)}).reward == 0.5
     assert environment.closed
 
 
