@@ -457,17 +457,15 @@ class Recipe(Section):
             tokens = getattr(getattr(self, name), "context_tokens", None)
             if limit is not None and tokens is not None and limit < tokens:
                 raise ValueError(
-                    f"{name}.context_tokens is {tokens}, and model.max_model_len={limit} refuses longer calls; lower "
-                    "the first or raise the second"
+                    f"{name}.context_tokens is {tokens}, and model.max_model_len={limit} refuses more; lower the first"
                 )
         return self
 
     @model_validator(mode="after")
     def _no_key_is_passed_over(self) -> Self:
-        kept, size, optimizer = self.algorithm.update_group_size, self.rollout.group_size, self.optimizer
-        if kept is not None and kept >= size:
-            fix = f"leaves none out of rollout.group_size={size}; set it lower, or to null"
-            raise ValueError(f"algorithm.update_group_size={kept} {fix}")
+        kept, n, optimizer = self.algorithm.update_group_size, self.rollout.group_size, self.optimizer
+        if kept is not None and kept >= n:
+            raise ValueError(f"algorithm.update_group_size={kept} leaves none out of rollout.group_size={n}; lower it")
         if optimizer.lr_decay_steps and optimizer.lr_scheduler_type == "constant":
             raise ValueError("optimizer.lr_decay_steps has no place in lr_scheduler_type=constant; set it to null")
         return self
@@ -538,6 +536,8 @@ class Recipe(Section):
                 f"algorithm.max_response_length is {longest}, and model.max_model_len {context}: no single call is "
                 "long enough for the punishment of long answers"
             )
+        if self.run.steps * self.algorithm.num_steps_per_rollout < (rising := self.optimizer.lr_warmup_steps):
+            listed.append(f"optimizer.lr_warmup_steps is {rising}, and the run ends before: its rate stays below lr")
         return listed
 
     @classmethod

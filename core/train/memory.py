@@ -287,9 +287,11 @@ def context_length(recipe: Recipe, config: ModelConfig) -> int:
         context = config.context(recipe.model.max_model_len)
     except ValueError as error:
         raise RecipeError(f"model.{error}") from error
-    if context > recipe.inference.kv_tokens and not recipe.inference.is_served:
+    inference = recipe.inference
+    # Only our own engine, replicas too, has a cache of that size.
+    if context > inference.kv_tokens and inference.engine == "embedded" and not inference.servers:
         raise RecipeError(
-            f"inference.kv_tokens {recipe.inference.kv_tokens} is less than the context of {context} tokens; raise it, "
+            f"inference.kv_tokens {inference.kv_tokens} is less than the context of {context} tokens; raise it, "
             "or set a smaller model.max_model_len"
         )
     return context

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal, get_args
 
-from core.config import SupervisedSection, WarmStartSection
+from core.config import RecipeError, SupervisedSection, WarmStartSection
 from core.data.files import task_to_record
 from core.data.tasks import read_tasks
 from core.rollout.method import Method, find_package
@@ -163,7 +163,8 @@ class World:
         assert self.solve is not None, "run_supervised has seen to it"
         rng = Random(config.seed)
         tasks = read_tasks(recipe.data.train, require_context=False)
-        turns = list(self.solve(rng, recipe, tokenizer, tasks))
+        if not (turns := list(self.solve(rng, recipe, tokenizer, tasks))):
+            raise RecipeError("supervised: `solve` of the WORLD yields no turn for the tasks of data.train")
         while True:
             yield from batch_by_length(rng, turns, config.batch_size)
 

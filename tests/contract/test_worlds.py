@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from core.config import RecipeError
 from core.data import read_tasks
 from core.rollout.method import method_spec
 from core.text.tokenizer import encode_text, load_tokenizer, special_ids
@@ -116,6 +117,13 @@ def test_the_supervised_baseline_is_shown_turns_that_fit(method: str, data: Path
     for batch in islice(batches, 4):
         for prompt, completion in batch:
             assert len(prompt) + len(completion) <= (recipe.model.max_model_len or 1024)
+
+
+def test_a_world_that_solves_no_task_is_told_instead_of_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "Who?", "answers": ["me"]}\n')
+    recipe = method_spec("search_r1").load("tiny", [f"data.train={tmp_path / 'train.jsonl'}"])
+    with pytest.raises(RecipeError, match=r"yields no turn for the tasks of data\.train"):
+        next(World(solve=lambda *_: iter(())).draw_solutions(recipe.supervised, recipe, None))
 
 
 def test_the_start_model_follows_its_seed_alone(world: World, data: Path, tmp_path: Path) -> None:

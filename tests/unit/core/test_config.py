@@ -210,6 +210,13 @@ def test_a_rate_that_would_be_0_before_the_end_is_refused_with_both_keys(presets
     assert "has no place in lr_scheduler_type=constant" in refused(presets, "optimizer.lr_decay_steps=4")
 
 
+def test_a_rate_that_never_reaches_lr_is_a_departure(presets):
+    departures = [
+        load(DemoRecipe, presets, "small", [f"optimizer.lr_warmup_steps={n}"]).list_departures() for n in (5, 6)
+    ]
+    assert [sum("the run ends before" in line for line in listed) for listed in departures] == [0, 1]
+
+
 def test_groups_that_are_trained_whole_have_no_update_group_size():
     group = {"tasks_per_step": 1, "group_size": 4}
     with pytest.raises(ValueError, match=r"update_group_size=4 leaves none out of rollout\.group_size=4"):

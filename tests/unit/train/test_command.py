@@ -271,5 +271,7 @@ def test_a_dry_run_prints_the_departures_and_refuses_a_context_as_the_run_does(
         wanted = f"model.max_model_len={positions + 1}"
         assert run(tmp_path / "run", model, data, *settings[:1], wanted, more=more) == 1
         assert f"model.max_model_len {positions + 1} is above the {positions} positions" in capsys.readouterr().err
-        assert run(tmp_path / "run", model, data, *settings[:2], "inference.kv_tokens=32", more=more) == 1
-        assert f"inference.kv_tokens 32 is less than the context of {positions}" in capsys.readouterr().err
+        for serving in ((), ("inference.replicas=1", "run.parallel_seeds=1")):
+            small = ("inference.kv_tokens=32", *serving)
+            assert run(tmp_path / "run", model, data, *settings[:2], *small, more=more) == 1
+            assert f"inference.kv_tokens 32 is less than the context of {positions}" in capsys.readouterr().err
