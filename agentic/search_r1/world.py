@@ -124,10 +124,9 @@ def write_passages() -> Iterator[dict[str, str]]:
             yield {"id": title, "contents": write_passage(title, find_facts(title))}
 
 
-def write_question(rng: Random, searches: int, thing: str, others: Sequence[str]) -> str:
-    """Ask about a thing, and name others before or after it."""
+def write_question(rng: Random, ask: str, others: Sequence[str]) -> str:
+    """Ask, and name other things before or after that."""
     listed = " and ".join(f"the {other}" for other in others)
-    ask = ASKS[searches].format(thing)
     return rng.choice(FORMS).format(ask=ask, others=f"{'is' if len(others) == 1 else 'are'} {listed}")
 
 
@@ -137,7 +136,8 @@ def draw_task(rng: Random, split: Split, name: str, others: int = OTHERS) -> Tas
     searches = rng.choice(list(ASKS))
     owner = find_facts(thing)[OWNER]
     answer = owner if searches == 1 else find_facts(owner)[HOME]
-    return Task(name, write_question(rng, searches, thing, beside), (answer,), metadata={"searches": searches})
+    question = write_question(rng, ASKS[searches].format(thing), beside)
+    return Task(name, question, (answer,), metadata={"searches": searches})
 
 
 def write_corpus() -> Iterator[str]:
@@ -208,7 +208,7 @@ def draw_question(rng: Random) -> str:
     """Draw a question about things of any split."""
     things = dict.fromkeys(draw_thing(rng) for _ in range(8))
     asked, *others = list(things)[: 1 + OTHERS]
-    return write_question(rng, rng.choice(list(ASKS)), asked, others)
+    return write_question(rng, ASKS[rng.choice(list(ASKS))].format(asked), others)
 
 
 def demonstrate(

@@ -24,11 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
-        world = find_world(options.method)
+        world = find_world(options.method, options.world)
     except RecipeError as error:
         parser.error(str(error))
     if world is None:
-        parser.error(f"{options.method} has no world.py; is it a method with a world?")
+        parser.error(f"{options.method} has no {options.world}.py; is it a method with that world?")
     domains = (*world.domains, *world.rewrites)
     try:
         if options.split is None:
@@ -67,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("method", metavar="METHOD", help="a method with a world.py: a name in agentic/, or a folder")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="a folder, or with --split a file")
+    parser.add_argument("--world", default="world", metavar="NAME", help="key `world` of the recipe (default: world)")
     parser.add_argument("--family", default="qwen2", choices=("qwen2", "qwen3_moe", "qwen3_5_text"), help=FAMILY)
     parser.add_argument("--split", metavar="NAME", help="write tasks of this split instead of the start model")
     parser.add_argument("--domain", metavar="NAME", help="what the tasks are like (default: as in training)")

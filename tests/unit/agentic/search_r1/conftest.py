@@ -42,7 +42,11 @@ def serve_answer(path: str, status: int, body: str) -> Iterator[str]:
 
 def load(url: str, *overrides: str) -> Any:
     """Load the recipe of the preset `tiny` with the URL of a service."""
-    return SPEC.load("tiny", [f"search_r1.url={url}/retrieve", "search_r1.addresses=null", *overrides])
+    return load_preset("tiny", url, *overrides)
+
+
+def load_preset(preset: str, url: str, *overrides: str) -> Any:
+    return SPEC.load(preset, [f"search_r1.url={url}/retrieve", "search_r1.addresses=null", *overrides])
 
 
 @pytest.fixture

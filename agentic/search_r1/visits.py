@@ -1,0 +1,200 @@
+"""Makes the world of the preset `visits`: a search finds who has a thing, and only that person's page tells the rest.
+
+It has the things, persons, towns and facts of world.py. A passage tells one fact: `owner ada stone: amber lamp.` So a
+search for a thing shows its owner and its maker, in any order. *Where is the home of the maker of the amber lamp?* asks
+for a fact of the maker, which stands on his page: all passages with his name as their title. The policy visits it with
+a goal, such as `home`, reads the page in another prompt, and writes what it is shown.
+
+The searcher of the warm start knows the form. He visits an owner where an owner is asked for, and as a reader he writes
+down what is looked for: were the goal not heeded, no goal would be better than another. All else he chooses by chance:
+which thing to search for, with which goal to visit, when to stop, which town to answer. So nobody tells the policy
+which thing is asked about, or to look for what is asked. The baseline `aimless-search` plays him.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
+
+from agentic.search_r1.config import SearchR1Recipe
+from agentic.search_r1.prompts import INFORMATION, INVALID, LOOKED_FOR, NO_PAGE, SUMMARIZE
+from agentic.search_r1.rollout import SearchR1, format_passages
+from agentic.search_r1.world import (
+    ANSWER,
+    OF_A_PERSON,
+    OF_A_THING,
+    OTHERS,
+    PERSONS,
+    SEARCH,
+    THINGS,
+    TOWNS,
+    WORDS,
+    draw_facts,
+    draw_person,
+    draw_thing,
+    find_facts,
+    write_question,
+)
+from core.config import SupervisedSection
+from core.policy.base import Roles
+from core.text.tokenizer import Tokenizer, encode_text
+from core.types import Sampling, Task, Trajectory
+from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches, encode_turn
+
+ASK = "Where is the {} of the {} of the {}?"
+VISIT = " the {} of the {} <visit> {}\n {}</visit>"
+"""Repeats what is asked for: what a policy this small writes depends on words that stand near. They are one token where
+a space is before them."""
+ENOUGH = 3
+"""Says after how much he has read the searcher answers."""
+STOP = 0.5
+"""Says how often he answers where he can, before that."""
+_ASKED = re.compile(ASK.replace("?", r"\?").format(r"(\w+)", r"(\w+)", r"(\w+ \w+)"))
+_THING = re.compile(r"the (\w+ \w+)(?= and|[.?])")
+_PERSON = re.compile(rf"\b({'|'.join(OF_A_THING)}) (\w+ \w+): ")
+_TOWN = re.compile(rf"\b(?:{'|'.join(OF_A_PERSON)}) (\w+)")
+
+
+def draw_task(rng: Random, split: Split, name: str, others: int = OTHERS) -> Task:
+    thing, *beside = rng.sample(THINGS[split], 1 + others)
+    relation, role = rng.choice(OF_A_PERSON), rng.choice(OF_A_THING)
+    answer = find_facts(find_facts(thing)[role])[relation]
+    question = write_question(rng, ASK.format(relation, role, thing), beside)
+    return Task(name, question, (answer,), metadata={"kind": f"{relation} of the {role}"})
+
+
+def write_passage(role: str, person: str, thing: str) -> str:
+    return f"{person}\n{role} {person}: {thing}."
+
+
+def write_passages() -> Iterator[dict[str, str]]:
+    """Yield a passage for each fact. On a page, which things a person has stands before home and birth."""
+    for split in SPLITS:
+        for thing in THINGS[split]:
+            for role, person in find_facts(thing).items():
+                yield {"id": f"{role} {thing}", "contents": write_passage(role, person, thing)}
+    for split in SPLITS:
+        for person in PERSONS[split]:
+            for relation, town in find_facts(person).items():
+                yield {"id": f"{relation} {person}", "contents": f"{person}\n{person}: {relation} {town}."}
+
+
+class MadeUpPages(SearchR1):
+    """The method, with a search and pages that are made up."""
+
+    def __init__(self, recipe: SearchR1Recipe, tokenizer: Tokenizer, rng: Random):
+        section = recipe.search_r1.model_copy(update={"addresses": None})  # it asks no service
+        super().__init__(recipe.model_copy(update={"search_r1": section}), tokenizer)
+        assert self.reader is not None, "a recipe of this world has search_r1.visit"
+        self.reader.client = self  # type: ignore[assignment]
+        self.rng = rng
+
+    async def find(self, query: str) -> list[str]:
+        persons = dict.fromkeys(draw_person(self.rng) for _ in range(8))
+        facts = draw_facts(self.rng, OF_A_THING, list(persons))
+        return [write_passage(role, person, query) for role, person in facts.items()]
+
+    async def read_page(self, name: str) -> str | None:
+        drawn = [(self.rng.choice(OF_A_THING), name, draw_thing(self.rng)) for _ in range(self.rng.randint(1, 3))]
+        has = [write_passage(*fact).partition("\n")[2] for fact in drawn]
+        return "\n".join(
+            has + [f"{name}: {key} {town}." for key, town in draw_facts(self.rng, OF_A_PERSON, TOWNS).items()]
+        )
+
+
+def write_turn(rng: Random, prompt: str) -> str:
+    """Write the searcher's turn, or his summary of a page, from the text of the prompt alone."""
+    if SUMMARIZE in prompt:
+        return write_summary(prompt)
+    question, *found = prompt.split("<information>")
+    read = "".join(found)
+    if (towns := _TOWN.findall(read)) and (len(found) >= ENOUGH or rng.random() < STOP):
+        return ANSWER.format(rng.choice(towns))
+    asked = _ASKED.findall(question)[0][:2]
+    shown = [name for role, name in _PERSON.findall(read) if role == asked[1]]
+    left = [SEARCH.format(thing) for thing in dict.fromkeys(_THING.findall(question))]
+    left += [VISIT.format(*asked, name, goal) for name in shown for goal in OF_A_PERSON]
+    return rng.choice([each for each in left if each not in prompt])
+
+
+def write_summary(prompt: str) -> str:
+    page, _, goal = prompt.partition(LOOKED_FOR)
+    return next(f" {found[0]}" for found in _TOWN.finditer(page) if found[0].split()[0] in goal)
+
+
+def write_right_turn(prompt: str) -> str:
+    """Write the right turn, or summary, from the text of the prompt alone."""
+    if SUMMARIZE in prompt:
+        return write_summary(prompt)
+    question, *found = prompt.split("<information>")
+    relation, role, thing = _ASKED.findall(question)[0]
+    if not found:
+        return SEARCH.format(thing)
+    if len(found) == 1:
+        return VISIT.format(relation, role, dict(_PERSON.findall(found[0]))[role], relation)
+    return ANSWER.format(*_TOWN.findall(found[1]))
+
+
+def make_searcher(tokenizer: Tokenizer, write: Callable[[str], str]) -> TextPolicy:
+    """Return a policy whose turn is what `write` makes of the prompt's text. An end token follows a summary alone."""
+    return TextPolicy(tokenizer, write, lambda own, text: (encode_text if text[-1] == ">" else encode_turn)(own, text))
+
+
+def draw_question(rng: Random) -> str:
+    """Draw a question about things of any split."""
+    asked, *others = list(dict.fromkeys(draw_thing(rng) for _ in range(8)))[: 1 + OTHERS]
+    return write_question(rng, ASK.format(rng.choice(OF_A_PERSON), rng.choice(OF_A_THING), asked), others)
+
+
+async def _play(method: SearchR1, task: Task, write: Callable[[str], str], sampling: Sampling) -> Trajectory:
+    return await SearchR1.rollout(method, task, Roles({"policy": make_searcher(method.tokenizer, write)}), sampling)
+
+
+def demonstrate(
+    write: Callable[[Random, str], str], rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer
+) -> Iterator[list[Example]]:
+    """Let a searcher play rollouts on new questions, and yield the turns of each."""
+    method = MadeUpPages(recipe, tokenizer, rng)
+    while True:
+        task = Task("demonstration", draw_question(rng), ("nowhere",))
+        trajectory = asyncio.run(_play(method, task, partial(write, rng), Sampling()))
+        yield [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns]
+
+
+def draw_supervised(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
+    """Yield batches of right searches, visits, summaries and answers on new questions. Pages are made up."""
+    rng = Random(config.seed)
+    turns = demonstrate(lambda rng, prompt: write_right_turn(prompt), rng, recipe, tokenizer)
+    return draw_batches(rng, turns, config.batch_size)
+
+
+class AimlessSearch(SearchR1):
+    """Lets the searcher of the warm start play the policy."""
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        return await _play(self, task, partial(write_turn, Random(f"{task.task_id}-{sampling.seed}")), sampling)
+
+
+def write_corpus() -> Iterator[str]:
+    rng = Random(0)
+    for _ in range(100):
+        yield " " + " ".join(WORLD.words)
+        shown = format_passages(write_passage(role, draw_person(rng), draw_thing(rng)) for role in OF_A_THING)
+        yield f"{draw_question(rng)}{SEARCH}{INFORMATION.format(shown)}{VISIT}{ANSWER}"
+        yield f"{SUMMARIZE}{'.'.join(OF_A_PERSON)}.{LOOKED_FOR}"
+    yield f"{INVALID}{NO_PAGE}user\nassistant\nsystem\n"
+
+
+WORLD = World(
+    words=(*OF_A_THING, *OF_A_PERSON, *WORDS),
+    corpus=write_corpus,
+    vocab_size=1040,
+    passages=write_passages,
+    domains={"usual": draw_task, "four-things": partial(draw_task, others=3)},
+    demonstrate=partial(demonstrate, write_turn),
+    draw_supervised=draw_supervised,
+    baselines={"aimless-search": AimlessSearch},
+)
