@@ -171,7 +171,7 @@ def draw_supervised(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer
     return draw_batches(rng, turns, config.batch_size)
 
 
-class AimlessSearch(SearchR1):
+class AimlessVisits(SearchR1):
     """Lets the searcher of the warm start play the policy."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
@@ -196,5 +196,5 @@ WORLD = World(
     domains={"usual": draw_task, "four-things": partial(draw_task, others=3)},
     demonstrate=partial(demonstrate, write_turn),
     draw_supervised=draw_supervised,
-    baselines={"aimless-search": AimlessSearch},
+    baselines={"aimless-search": AimlessVisits},
 )
