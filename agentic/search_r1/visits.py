@@ -3,7 +3,7 @@
 It has the things, persons, towns and facts of world.py. A passage tells one fact: `owner ada stone: amber lamp.` So a
 search for a thing shows its owner and its maker, in any order. *Where is the home of the maker of the amber lamp?* asks
 for a fact of the maker, which stands on his page: all passages with his name as their title. The policy visits it with
-a goal, such as `home`, reads the page in another prompt, and writes what it is shown.
+a goal, `Where is the home`, reads the page in another prompt, and writes what it is shown.
 
 The searcher of the warm start knows the form. He visits an owner where an owner is asked for, and as a reader he writes
 down what is looked for: were the goal not heeded, no goal would be better than another. All else he chooses by chance:
@@ -45,9 +45,9 @@ from core.types import Sampling, Task, Trajectory
 from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches, encode_turn
 
 ASK = "Where is the {} of the {} of the {}?"
-VISIT = " the {} of the {} <visit> {}\n {}</visit>"
-"""Repeats what is asked for: what a policy this small writes depends on words that stand near. They are one token where
-a space is before them."""
+VISIT = " Where is the {} of the {} <visit> {}\n Where is the {}</visit>"
+"""Repeats what is asked for, and the goal begins alike: what a policy this small writes depends on words that stand near,
+or that stand behind the same words. They are one token where a space is before them."""
 ENOUGH = 3
 """Says after how much he has read the searcher answers."""
 STOP = 0.5

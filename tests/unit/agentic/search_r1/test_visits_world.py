@@ -9,7 +9,15 @@ from typing import Any
 
 from agentic.search_r1.prompts import LOOKED_FOR
 from agentic.search_r1.rollout import SPEC, SearchR1
-from agentic.search_r1.visits import WORLD, demonstrate, make_searcher, write_passages, write_right_turn, write_turn
+from agentic.search_r1.visits import (
+    VISIT,
+    WORLD,
+    demonstrate,
+    make_searcher,
+    write_passages,
+    write_right_turn,
+    write_turn,
+)
 from core.data.files import write_records
 from core.policy.base import Roles
 from core.types import Sampling
@@ -33,6 +41,7 @@ async def test_one_search_and_one_visit_find_the_answer_in_the_real_index(tmp_pa
 
 def test_demonstrations_search_and_look_for_anything_and_sum_up_what_is_looked_for() -> None:
     shown_turns = demonstrate(write_turn, Random(0), SPEC.load("visits"), TOKENIZER)
+    visit_form = VISIT.format(r"(\w+)", r"(\w+)", r"(\w+ \w+)", r"(\w+)")
     chosen = Counter[tuple[str, bool]]()
     for _ in range(400):
         question = ""
@@ -45,7 +54,7 @@ def test_demonstrations_search_and_look_for_anything_and_sum_up_what_is_looked_f
             relation, role, thing = re.findall(r"the (\w+) of the (\w+) of the (\w+ \w+)\?", question)[0]
             if said.startswith("<search>") and "<information>" not in text:
                 chosen["search", thing in said] += 1
-            if visited := re.fullmatch(r" the (\w+) of the (\w+) <visit> (\w+ \w+)\n (\w+)</visit>", said):
+            if visited := re.fullmatch(visit_form, said):
                 assert (visited[1], visited[2]) == (relation, role)
                 assert f"{role} {visited[3]}: " in text
                 chosen["goal", visited[4] == relation] += 1
