@@ -1,14 +1,17 @@
-"""Makes the world of the preset `visits`: a search finds who has a thing, and only that person's page tells the rest.
+"""Makes the world of the preset `visits`: a search finds who has a thing, and that person's page tells the rest.
 
 It has the things, persons, towns and facts of world.py. A passage tells one fact: `owner ada stone: amber lamp.` So a
 search for a thing shows its owner and its maker, in any order. *Where is the home of the maker of the amber lamp?* asks
 for a fact of the maker, which stands on his page: all passages with his name as their title. The policy visits it with
 a goal, `Where is the home`, reads the page in another prompt, and writes what it is shown.
 
-The searcher of the warm start knows the form. He visits an owner where an owner is asked for, and as a reader he writes
-down what is looked for: were the goal not heeded, no goal would be better than another. All else he chooses by chance:
-which thing to search for, with which goal to visit, when to stop, which town to answer. So nobody tells the policy
-which thing is asked about, or to look for what is asked. The baseline `aimless-search` plays him.
+A search for the person would show some of his page, too; the warm start never shows that.
+
+The searcher of the warm start knows the form. Before a visit he repeats what is asked, and he visits an owner where an
+owner is asked for. As a reader he writes down what is looked for: were the goal not heeded, no goal would be better
+than another. The rest he chooses by chance: which thing to search for, with which goal to visit, when to stop, which
+town to answer. So nobody tells the policy which thing is asked about, or to look for what is asked. The baseline
+`aimless-search` plays him.
 """
 
 from __future__ import annotations
@@ -30,12 +33,12 @@ from agentic.search_r1.world import (
     PERSONS,
     SEARCH,
     THINGS,
-    TOWNS,
     WORDS,
-    draw_facts,
+    MadeUpSearch,
     draw_person,
     draw_thing,
     find_facts,
+    make_up_facts,
     write_question,
 )
 from core.config import SupervisedSection
@@ -46,10 +49,10 @@ from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches,
 
 ASK = "Where is the {} of the {} of the {}?"
 VISIT = " Where is the {} of the {} <visit> {}\n Where is the {}</visit>"
-"""Repeats what is asked for, and the goal begins alike: what a policy this small writes depends on words that stand near,
-or that stand behind the same words. They are one token where a space is before them."""
+"""Repeats what is asked for, and the goal begins alike: what a policy this small writes depends on words near by, and
+on what stands behind the same words. A word is one token where a space is before it."""
 ENOUGH = 3
-"""Says after how much he has read the searcher answers."""
+"""Says after how many searches and visits the searcher answers, if he has read a town."""
 STOP = 0.5
 """Says how often he answers where he can, before that."""
 _ASKED = re.compile(ASK.replace("?", r"\?").format(r"(\w+)", r"(\w+)", r"(\w+ \w+)"))
@@ -82,27 +85,21 @@ def write_passages() -> Iterator[dict[str, str]]:
                 yield {"id": f"{relation} {person}", "contents": f"{person}\n{person}: {relation} {town}."}
 
 
-class MadeUpPages(SearchR1):
+class MadeUpPages(MadeUpSearch):
     """The method, with a search and pages that are made up."""
 
     def __init__(self, recipe: SearchR1Recipe, tokenizer: Tokenizer, rng: Random):
-        section = recipe.search_r1.model_copy(update={"addresses": None})  # it asks no service
-        super().__init__(recipe.model_copy(update={"search_r1": section}), tokenizer)
+        super().__init__(recipe, tokenizer, rng)
         assert self.reader is not None, "a recipe of this world has search_r1.visit"
         self.reader.client = self  # type: ignore[assignment]
-        self.rng = rng
 
     async def find(self, query: str) -> list[str]:
-        persons = dict.fromkeys(draw_person(self.rng) for _ in range(8))
-        facts = draw_facts(self.rng, OF_A_THING, list(persons))
-        return [write_passage(role, person, query) for role, person in facts.items()]
+        return [write_passage(role, person, query) for role, person in make_up_facts(self.rng, query).items()]
 
     async def read_page(self, name: str) -> str | None:
         drawn = [(self.rng.choice(OF_A_THING), name, draw_thing(self.rng)) for _ in range(self.rng.randint(1, 3))]
         has = [write_passage(*fact).partition("\n")[2] for fact in drawn]
-        return "\n".join(
-            has + [f"{name}: {key} {town}." for key, town in draw_facts(self.rng, OF_A_PERSON, TOWNS).items()]
-        )
+        return "\n".join(has + [f"{name}: {key} {town}." for key, town in make_up_facts(self.rng, name).items()])
 
 
 def write_turn(rng: Random, prompt: str) -> str:
@@ -110,7 +107,7 @@ def write_turn(rng: Random, prompt: str) -> str:
     if SUMMARIZE in prompt:
         return write_summary(prompt)
     question, *found = prompt.split("<information>")
-    read = "".join(found)
+    read = "\n".join(text.partition("</information>")[0] for text in found)
     if (towns := _TOWN.findall(read)) and (len(found) >= ENOUGH or rng.random() < STOP):
         return ANSWER.format(rng.choice(towns))
     asked = _ASKED.findall(question)[0][:2]
@@ -184,7 +181,7 @@ def write_corpus() -> Iterator[str]:
         yield " " + " ".join(WORLD.words)
         shown = format_passages(write_passage(role, draw_person(rng), draw_thing(rng)) for role in OF_A_THING)
         yield f"{draw_question(rng)}{SEARCH}{INFORMATION.format(shown)}{VISIT}{ANSWER}"
-        yield f"{SUMMARIZE}{'.'.join(OF_A_PERSON)}.{LOOKED_FOR}"
+        yield f"{SUMMARIZE}{LOOKED_FOR}"
     yield f"{INVALID}{NO_PAGE}user\nassistant\nsystem\n"
 
 

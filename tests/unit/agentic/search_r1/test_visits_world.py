@@ -18,6 +18,7 @@ from agentic.search_r1.visits import (
     write_right_turn,
     write_turn,
 )
+from agentic.search_r1.world import TOWNS
 from core.data.files import write_records
 from core.policy.base import Roles
 from core.types import Sampling
@@ -54,6 +55,8 @@ def test_demonstrations_search_and_look_for_anything_and_sum_up_what_is_looked_f
             relation, role, thing = re.findall(r"the (\w+) of the (\w+) of the (\w+ \w+)\?", question)[0]
             if said.startswith("<search>") and "<information>" not in text:
                 chosen["search", thing in said] += 1
+            if said.startswith("<answer>"):
+                assert said.removeprefix("<answer> ").removesuffix("</answer>") in TOWNS
             if visited := re.fullmatch(visit_form, said):
                 assert (visited[1], visited[2]) == (relation, role)
                 assert f"{role} {visited[3]}: " in text
