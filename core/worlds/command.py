@@ -1,6 +1,7 @@
 """Write the files of a method's made-up world.
 
 tokentrue data world search_r1 --out runs/data/search_r1-tiny        # model/, corpus.jsonl, word lists
+tokentrue data world search_r1 --world visits --out runs/data/search_r1-visits
 tokentrue data world search_r1 --split test --domain four-things --count 256 --out test-four.jsonl
 """
 
@@ -65,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue data world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("method", metavar="METHOD", help="a method with a world.py: a name in agentic/, or a folder")
+    parser.add_argument("method", metavar="METHOD", help="a method with a world: a name in agentic/, or a folder")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="a folder, or with --split a file")
     parser.add_argument("--world", default="world", metavar="NAME", help="key `world` of the recipe (default: world)")
     parser.add_argument("--family", default="qwen2", choices=("qwen2", "qwen3_moe", "qwen3_5_text"), help=FAMILY)

@@ -1,8 +1,8 @@
 """Defines a method's made-up world, from which its preset `tiny` comes: words, tasks, demonstrations and baselines.
 
-A method has one in its world.py, as WORLD. It is small enough to be learned in minutes, and nobody has read
-about it. From it come the start model and the data files (command.py), the warm start, the supervised baseline and the
-baselines of `tokentrue evaluate heldout`.
+A method has one in its world.py, as WORLD, and any further one in a module of its own. It is small enough to be learned
+in minutes, and nobody has read about it. From it come the start model and the data files (command.py), the warm start,
+the supervised baseline and the baselines of `tokentrue evaluate heldout`.
 
 This module imports no PyTorch, so a program may import a world to look up its facts.
 """

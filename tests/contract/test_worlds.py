@@ -18,33 +18,33 @@ from core.worlds import SPLITS, World, find_world
 from core.worlds.command import main
 
 METHODS = sorted(path.parent.name for path in Path(__file__).parents[2].glob("agentic/*/world.py"))
+WORLDS = [*((method, "world", "tiny") for method in METHODS), ("search_r1", "visits", "visits")]
+"""Lists method, module and preset of each."""
 SHORT = {"steps": 8, "batch_size": 4}
 
 
-def read_world(method: str) -> World:
-    world = find_world(method)
+@pytest.fixture(scope="module", params=WORLDS, ids="-".join)
+def source(request: pytest.FixtureRequest) -> tuple[str, str, str]:
+    found: tuple[str, str, str] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def world(source: tuple[str, str, str]) -> World:
+    world = find_world(*source[:2])
     assert world is not None
     return world
 
 
-@pytest.fixture(scope="module", params=METHODS)
-def method(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def world(method: str) -> World:
-    return read_world(method)
-
-
-@pytest.fixture(scope="module")
-def data(method: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(source: tuple[str, str, str], world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `tokentrue data world` makes, with training tasks where the world draws them."""
+    method, module, _ = source
     folder = tmp_path_factory.mktemp(method)
-    assert main([method, "--out", str(folder)]) == 0
-    if read_world(method).domains:
+    assert main([method, "--world", module, "--out", str(folder)]) == 0
+    if world.domains:
         out = str(folder / "train.jsonl")
-        assert main([method, "--split", "train", "--count", "12", "--out", out]) == 0
+        assert main([method, "--world", module, "--split", "train", "--count", "12", "--out", out]) == 0
     return folder
 
 
@@ -63,7 +63,7 @@ def test_every_word_is_one_token_of_its_own_and_no_text_forges_a_tag(world: Worl
         assert tokenizer.decode(forged) == f"a{tag}b"
 
 
-def test_the_command_writes_what_the_world_says(method: str, world: World, data: Path) -> None:
+def test_the_command_writes_what_the_world_says(source: tuple[str, str, str], world: World, data: Path) -> None:
     expected = {"model", *(f"{name}.txt" for name in world.word_lists)}
     expected |= {"corpus.jsonl"} if world.passages else set()
     expected |= {"train.jsonl"} if world.domains else set()
@@ -72,7 +72,7 @@ def test_the_command_writes_what_the_world_says(method: str, world: World, data:
         assert (data / f"{name}.txt").read_text().split() == list(words)
     if world.domains:
         tasks = read_tasks(
-            data / "train.jsonl", **method_spec(method).reading_options(method_spec(method).load("tiny"))
+            data / "train.jsonl", **method_spec(source[0]).reading_options(method_spec(source[0]).load(source[2]))
         )
         assert [task.question for task in tasks] == [task.question for task in world.draw_tasks("train", 12)]
 
@@ -87,8 +87,10 @@ def test_splits_share_no_question_and_follow_the_seed(world: World) -> None:
         assert not any(one & other for one, other in combinations(keys, 2))
 
 
-def test_the_warm_start_shows_turns_that_fit_and_follows_its_seed(method: str, world: World, tokenizer: Any) -> None:
-    recipe = method_spec(method).load("tiny")
+def test_the_warm_start_shows_turns_that_fit_and_follows_its_seed(
+    source: tuple[str, str, str], world: World, tokenizer: Any
+) -> None:
+    recipe = method_spec(source[0]).load(source[2])
     config = recipe.warm_start
     short = {name: 2 for name in ("copy_steps", "lookup_steps") if getattr(config, name)} | SHORT
     recipe = recipe.model_copy(update={"warm_start": (config := config.model_copy(update=short))})
@@ -109,8 +111,11 @@ def test_the_warm_start_shows_turns_that_fit_and_follows_its_seed(method: str, w
         assert len(prompt) + len(completion) <= (recipe.model.max_model_len or 1024)
 
 
-def test_the_supervised_baseline_is_shown_turns_that_fit(method: str, data: Path, world: World, tokenizer: Any) -> None:
-    recipe = method_spec(method).load("tiny", [f"data.train={data / 'train.jsonl'}"])
+def test_the_supervised_baseline_is_shown_turns_that_fit(
+    source: tuple[str, str, str], data: Path, world: World, tokenizer: Any
+) -> None:
+    method, _, preset = source
+    recipe = method_spec(method).load(preset, [f"data.train={data / 'train.jsonl'}"])
     if recipe.supervised is None or method == "memagent":  # tests/unit/agentic/memagent/test_gold.py has RULER's tasks
         pytest.skip("the preset has no such baseline, or its tasks are not the world's")
     batches = world.draw_solutions(recipe.supervised.model_copy(update={"batch_size": 4}), recipe, tokenizer)
@@ -148,6 +153,7 @@ def test_a_split_that_is_too_small_is_told_and_a_wrong_name_too(
         (["memagent", "--split", "dev"], "the world of memagent draws no tasks"),
         (["coding", "--split", "dev", "--count", "2", "--seed", "1"], "--seed 1: coding draws the same tasks whatever"),
         (["nobody"], "no method 'nobody' in "),
+        (["search_r1", "--world", "odd"], "search_r1 has no odd.py"),
     ):
         with pytest.raises(SystemExit):
             main([*wrong, *out])
