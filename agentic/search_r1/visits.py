@@ -16,15 +16,14 @@ town to answer. So nobody tells the policy which thing is asked about, or to loo
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from random import Random
 
 from agentic.search_r1.config import SearchR1Recipe
 from agentic.search_r1.prompts import INFORMATION, INVALID, LOOKED_FOR, NO_PAGE, SUMMARIZE
-from agentic.search_r1.rollout import SearchR1, format_passages
+from agentic.search_r1.rollout import format_passages
 from agentic.search_r1.world import (
     ANSWER,
     OF_A_PERSON,
@@ -34,18 +33,19 @@ from agentic.search_r1.world import (
     SEARCH,
     THINGS,
     WORDS,
+    AimlessSearch,
     MadeUpSearch,
+    demonstrate,
     draw_person,
+    draw_supervised,
     draw_thing,
     find_facts,
     make_up_facts,
     write_question,
 )
-from core.config import SupervisedSection
-from core.policy.base import Roles
-from core.text.tokenizer import Tokenizer, encode_text
-from core.types import Sampling, Task, Trajectory
-from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches, encode_turn
+from core.text.tokenizer import Tokenizer
+from core.types import Task
+from core.worlds import SPLITS, Split, World
 
 ASK = "Where is the {} of the {} of the {}?"
 VISIT = " Where is the {} of the {} <visit> {}\n Where is the {}</visit>"
@@ -93,6 +93,9 @@ class MadeUpPages(MadeUpSearch):
         assert self.reader is not None, "a recipe of this world has search_r1.visit"
         self.reader.client = self  # type: ignore[assignment]
 
+    def draw_question(self) -> str:
+        return draw_question(self.rng)
+
     async def find(self, query: str) -> list[str]:
         return [write_passage(role, person, query) for role, person in make_up_facts(self.rng, query).items()]
 
@@ -135,44 +138,10 @@ def write_right_turn(prompt: str) -> str:
     return ANSWER.format(*_TOWN.findall(found[1]))
 
 
-def make_searcher(tokenizer: Tokenizer, write: Callable[[str], str]) -> TextPolicy:
-    """Return a policy whose turn is what `write` makes of the prompt's text. An end token follows a summary alone."""
-    return TextPolicy(tokenizer, write, lambda own, text: (encode_text if text[-1] == ">" else encode_turn)(own, text))
-
-
 def draw_question(rng: Random) -> str:
     """Draw a question about things of any split."""
     asked, *others = list(dict.fromkeys(draw_thing(rng) for _ in range(8)))[: 1 + OTHERS]
     return write_question(rng, ASK.format(rng.choice(OF_A_PERSON), rng.choice(OF_A_THING), asked), others)
-
-
-async def _play(method: SearchR1, task: Task, write: Callable[[str], str], sampling: Sampling) -> Trajectory:
-    return await SearchR1.rollout(method, task, Roles({"policy": make_searcher(method.tokenizer, write)}), sampling)
-
-
-def demonstrate(
-    write: Callable[[Random, str], str], rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer
-) -> Iterator[list[Example]]:
-    """Let a searcher play rollouts on new questions, and yield the turns of each."""
-    method = MadeUpPages(recipe, tokenizer, rng)
-    while True:
-        task = Task("demonstration", draw_question(rng), ("nowhere",))
-        trajectory = asyncio.run(_play(method, task, partial(write, rng), Sampling()))
-        yield [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns]
-
-
-def draw_supervised(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
-    """Yield batches of right searches, visits, summaries and answers on new questions. Pages are made up."""
-    rng = Random(config.seed)
-    turns = demonstrate(lambda rng, prompt: write_right_turn(prompt), rng, recipe, tokenizer)
-    return draw_batches(rng, turns, config.batch_size)
-
-
-class AimlessVisits(SearchR1):
-    """Lets the searcher of the warm start play the policy."""
-
-    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        return await _play(self, task, partial(write_turn, Random(f"{task.task_id}-{sampling.seed}")), sampling)
 
 
 def write_corpus() -> Iterator[str]:
@@ -191,7 +160,7 @@ WORLD = World(
     vocab_size=1040,
     passages=write_passages,
     domains={"usual": draw_task, "four-things": partial(draw_task, others=3)},
-    demonstrate=partial(demonstrate, write_turn),
-    draw_supervised=draw_supervised,
-    baselines={"aimless-search": AimlessVisits},
+    demonstrate=partial(demonstrate, MadeUpPages, write_turn),
+    draw_supervised=partial(draw_supervised, MadeUpPages, write_right_turn),
+    baselines={"aimless-search": partial(AimlessSearch, write_turn)},
 )

@@ -33,7 +33,7 @@ from core.config import SupervisedSection
 from core.policy.base import Policy, Roles
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Completion, Sampling, Task, Trajectory
-from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches
+from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches, encode_turn
 
 ADJECTIVES = tuple(
     """
@@ -158,6 +158,9 @@ class MadeUpSearch(SearchR1):
         super().__init__(recipe.model_copy(update={"search_r1": section}), tokenizer)
         self.rng = rng
 
+    def draw_question(self) -> str:
+        return draw_question(self.rng)
+
     async def find(self, query: str) -> list[str]:
         titles = [query, *draw_like(self.rng, query, self.config.topk - 1)]
         return [write_passage(title, make_up_facts(self.rng, title)) for title in titles]
@@ -200,8 +203,8 @@ def write_turn(rng: Random, prompt: str) -> str:
 
 
 def make_searcher(tokenizer: Tokenizer, write: Callable[[str], str]) -> TextPolicy:
-    """Return a policy whose turn is what `write` makes of the prompt's text; no end token follows the last tag."""
-    return TextPolicy(tokenizer, write, encode_text)
+    """Return a policy whose turn is what `write` makes of the prompt's text; no end token follows a last tag."""
+    return TextPolicy(tokenizer, write, lambda own, text: (encode_text if text[-1] == ">" else encode_turn)(own, text))
 
 
 def draw_question(rng: Random) -> str:
@@ -212,20 +215,30 @@ def draw_question(rng: Random) -> str:
 
 
 def demonstrate(
-    write: Callable[[Random, str], str], rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer
+    made_up: type[MadeUpSearch],
+    write: Callable[[Random, str], str],
+    rng: Random,
+    recipe: SearchR1Recipe,
+    tokenizer: Tokenizer,
 ) -> Iterator[list[Example]]:
     """Let a searcher play rollouts on new questions, and yield the turns of each."""
-    method, searcher = MadeUpSearch(recipe, tokenizer, rng), make_searcher(tokenizer, partial(write, rng))
+    method, searcher = made_up(recipe, tokenizer, rng), make_searcher(tokenizer, partial(write, rng))
     while True:
-        task = Task("demonstration", draw_question(rng), ("nobody",))
+        task = Task("demonstration", method.draw_question(), ("nobody",))
         trajectory = asyncio.run(method.rollout(task, Roles({"policy": searcher}), Sampling()))
         yield [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns]
 
 
-def draw_supervised(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
-    """Yield batches of right searches and answers on new questions. Passages are made up."""
+def draw_supervised(
+    made_up: type[MadeUpSearch],
+    write: Callable[[str], str],
+    config: SupervisedSection,
+    recipe: SearchR1Recipe,
+    tokenizer: Tokenizer,
+) -> Iterator[list[Example]]:
+    """Yield batches of the right turns on new questions. What is found is made up."""
     rng = Random(config.seed)
-    turns = demonstrate(lambda rng, prompt: write_right_turn(prompt), rng, recipe, tokenizer)
+    turns = demonstrate(made_up, lambda rng, prompt: write(prompt), rng, recipe, tokenizer)
     return draw_batches(rng, turns, config.batch_size)
 
 
@@ -247,10 +260,14 @@ def _read(pattern: str, text: str) -> str:
 
 
 class AimlessSearch(SearchR1):
-    """Lets the searcher of the warm start play the policy."""
+    """Lets the searcher of the warm start, who writes what `write` says, play the policy."""
+
+    def __init__(self, write: Callable[[Random, str], str], recipe: SearchR1Recipe, tokenizer: Tokenizer):
+        super().__init__(recipe, tokenizer)
+        self.write = write
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        searcher = make_searcher(self.tokenizer, partial(write_turn, Random(f"{task.task_id}-{sampling.seed}")))
+        searcher = make_searcher(self.tokenizer, partial(self.write, Random(f"{task.task_id}-{sampling.seed}")))
         return await super().rollout(task, Roles({"policy": searcher}), sampling)
 
 
@@ -282,7 +299,7 @@ WORLD = World(
     vocab_size=960,
     passages=write_passages,
     domains={"usual": draw_task, "four-things": partial(draw_task, others=3)},
-    demonstrate=partial(demonstrate, write_turn),
-    draw_supervised=draw_supervised,
-    baselines={"aimless-search": AimlessSearch, "no-search": NoSearch},
+    demonstrate=partial(demonstrate, MadeUpSearch, write_turn),
+    draw_supervised=partial(draw_supervised, MadeUpSearch, write_right_turn),
+    baselines={"aimless-search": partial(AimlessSearch, write_turn), "no-search": NoSearch},
 )

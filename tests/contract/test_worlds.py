@@ -18,26 +18,27 @@ from core.worlds import SPLITS, World, find_world
 from core.worlds.command import main
 
 METHODS = sorted(path.parent.name for path in Path(__file__).parents[2].glob("agentic/*/world.py"))
-WORLDS = [*((method, "world", "tiny") for method in METHODS), ("search_r1", "visits", "visits")]
+Source = tuple[str, str, str]
+WORLDS: list[Source] = [*((method, "world", "tiny") for method in METHODS), ("search_r1", "visits", "visits")]
 """Lists method, module and preset of each."""
 SHORT = {"steps": 8, "batch_size": 4}
 
 
 @pytest.fixture(scope="module", params=WORLDS, ids="-".join)
-def source(request: pytest.FixtureRequest) -> tuple[str, str, str]:
-    found: tuple[str, str, str] = request.param
+def source(request: pytest.FixtureRequest) -> Source:
+    found: Source = request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def world(source: tuple[str, str, str]) -> World:
+def world(source: Source) -> World:
     world = find_world(*source[:2])
     assert world is not None
     return world
 
 
 @pytest.fixture(scope="module")
-def data(source: tuple[str, str, str], world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(source: Source, world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `tokentrue data world` makes, with training tasks where the world draws them."""
     method, module, _ = source
     folder = tmp_path_factory.mktemp(method)
@@ -63,7 +64,7 @@ def test_every_word_is_one_token_of_its_own_and_no_text_forges_a_tag(world: Worl
         assert tokenizer.decode(forged) == f"a{tag}b"
 
 
-def test_the_command_writes_what_the_world_says(source: tuple[str, str, str], world: World, data: Path) -> None:
+def test_the_command_writes_what_the_world_says(source: Source, world: World, data: Path) -> None:
     expected = {"model", *(f"{name}.txt" for name in world.word_lists)}
     expected |= {"corpus.jsonl"} if world.passages else set()
     expected |= {"train.jsonl"} if world.domains else set()
@@ -87,9 +88,7 @@ def test_splits_share_no_question_and_follow_the_seed(world: World) -> None:
         assert not any(one & other for one, other in combinations(keys, 2))
 
 
-def test_the_warm_start_shows_turns_that_fit_and_follows_its_seed(
-    source: tuple[str, str, str], world: World, tokenizer: Any
-) -> None:
+def test_the_warm_start_shows_turns_that_fit_and_follows_its_seed(source: Source, world: World, tokenizer: Any) -> None:
     recipe = method_spec(source[0]).load(source[2])
     config = recipe.warm_start
     short = {name: 2 for name in ("copy_steps", "lookup_steps") if getattr(config, name)} | SHORT
@@ -112,7 +111,7 @@ def test_the_warm_start_shows_turns_that_fit_and_follows_its_seed(
 
 
 def test_the_supervised_baseline_is_shown_turns_that_fit(
-    source: tuple[str, str, str], data: Path, world: World, tokenizer: Any
+    source: Source, data: Path, world: World, tokenizer: Any
 ) -> None:
     method, _, preset = source
     recipe = method_spec(method).load(preset, [f"data.train={data / 'train.jsonl'}"])

@@ -40,12 +40,8 @@ def serve_answer(path: str, status: int, body: str) -> Iterator[str]:
         yield url
 
 
-def load(url: str, *overrides: str) -> Any:
-    """Load the recipe of the preset `tiny` with the URL of a service."""
-    return load_preset("tiny", url, *overrides)
-
-
-def load_preset(preset: str, url: str, *overrides: str) -> Any:
+def load(url: str, *overrides: str, preset: str = "tiny") -> Any:
+    """Load the recipe of a preset with the URL of a service."""
     return SPEC.load(preset, [f"search_r1.url={url}/retrieve", "search_r1.addresses=null", *overrides])
 
 

@@ -9,22 +9,14 @@ from typing import Any
 
 from agentic.search_r1.prompts import LOOKED_FOR
 from agentic.search_r1.rollout import SPEC, SearchR1
-from agentic.search_r1.visits import (
-    VISIT,
-    WORLD,
-    demonstrate,
-    make_searcher,
-    write_passages,
-    write_right_turn,
-    write_turn,
-)
-from agentic.search_r1.world import TOWNS
+from agentic.search_r1.visits import VISIT, WORLD, write_passages, write_right_turn
+from agentic.search_r1.world import TOWNS, make_searcher
 from core.data.files import write_records
 from core.policy.base import Roles
 from core.types import Sampling
 from core.worlds import SPLITS
 from tests.kit import serve_corpus
-from tests.unit.agentic.search_r1.conftest import load_preset
+from tests.unit.agentic.search_r1.conftest import load
 
 TOKENIZER = WORLD.train_tokenizer()
 
@@ -32,7 +24,7 @@ TOKENIZER = WORLD.train_tokenizer()
 async def test_one_search_and_one_visit_find_the_answer_in_the_real_index(tmp_path: Any) -> None:
     write_records(tmp_path / "corpus.jsonl", write_passages())
     with serve_corpus(tmp_path / "corpus.jsonl") as url:
-        method = SearchR1(load_preset("visits", url), TOKENIZER)
+        method = SearchR1(load(url, preset="visits"), TOKENIZER)
         searcher = make_searcher(TOKENIZER, write_right_turn)
         for task in [task for split in SPLITS for task in WORLD.draw_tasks(split, 20)]:
             done = await method.rollout(task, Roles({"policy": searcher}), Sampling())
@@ -41,7 +33,7 @@ async def test_one_search_and_one_visit_find_the_answer_in_the_real_index(tmp_pa
 
 
 def test_demonstrations_search_and_look_for_anything_and_sum_up_what_is_looked_for() -> None:
-    shown_turns = demonstrate(write_turn, Random(0), SPEC.load("visits"), TOKENIZER)
+    shown_turns = WORLD.demonstrate(Random(0), SPEC.load("visits"), TOKENIZER)
     visit_form = VISIT.format(r"(\w+)", r"(\w+)", r"(\w+ \w+)", r"(\w+)")
     chosen = Counter[tuple[str, bool]]()
     for _ in range(400):

@@ -15,12 +15,10 @@ from agentic.search_r1.world import (
     PERSONS,
     THINGS,
     WORLD,
-    demonstrate,
     find_facts,
     make_searcher,
     write_passages,
     write_right_turn,
-    write_turn,
 )
 from core.policy.base import Roles
 from core.types import Sampling, Task
@@ -42,7 +40,7 @@ async def test_the_right_searches_find_the_right_answer_in_the_real_index(method
 
 
 def test_demonstrations_choose_at_random_and_tell_no_fact(tokenizer: Any) -> None:
-    shown_turns = demonstrate(write_turn, Random(0), SPEC.load("tiny"), tokenizer)
+    shown_turns = WORLD.demonstrate(Random(0), SPEC.load("tiny"), tokenizer)
     first, owners, made_up, true = Counter[bool](), Counter[bool](), 0, 0
     for _ in range(300):
         turns = next(shown_turns)
