@@ -96,6 +96,12 @@ def argparse_type(kind: Any) -> Callable[[str], Any]:
     return read
 
 
+def make_command_parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Make the parser of `tokentrue NAME`, whose help keeps the lines of `about`."""
+    kind = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=f"tokentrue {name}", description=about, formatter_class=kind)
+
+
 def show_errors(*kinds: type[Exception], status: int = 1) -> Callable[[Callable[P, int]], Callable[P, int]]:
     """Let a command print an error of these kinds as one line, and return `status`: its message names the fix."""
 

@@ -148,16 +148,9 @@ class SamplingBody(StrictBody):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def make_sampling(self, max_new_tokens: int, seed: int | None) -> Sampling:
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            max_new_tokens=max_new_tokens,
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            seed=seed,
-            stop=self.stops,
-            frequency_penalty=self.frequency_penalty,
-        )
+        shared = self.model_dump(include={"temperature", "top_p", "top_k", "frequency_penalty"})
+        ids = tuple(self.stop_token_ids or ())
+        return Sampling(**shared, max_new_tokens=max_new_tokens, stop_token_ids=ids, seed=seed, stop=self.stops)
 
 
 def describe_invalid(error: ValidationError) -> str:

@@ -19,7 +19,7 @@ from benchmarks.data.sets import BENCHMARKS, read_benchmark
 from core.data.files import DataError, write_jsonl
 from core.data.sets import SETS, prepare, write_sha256
 from core.data.splits import refuse_shown
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 
 SPLIT_SETS = {**BENCHMARKS, **CODING_BENCHMARKS}
 
@@ -63,9 +63,7 @@ def write_splits(name: str, options: argparse.Namespace) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue data download", description="Fetch a published data set and check it."
-    )
+    parser = make_command_parser("data download", "Fetch a published data set and check it.")
     names = [*SETS, *SPLIT_SETS]
     parser.add_argument("names", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--out", type=Path, default=Path("data"), metavar="DIR", help="default: data")

@@ -18,7 +18,7 @@ from agentic.agent.config import AgentRecipe
 from agentic.agent.rollout import SPEC
 from core.config import RecipeError
 from core.data import write_jsonl
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 from core.rollout.method import RolloutError
 from core.types import Task
 
@@ -54,9 +54,7 @@ async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue data environment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("data environment", __doc__)
     add = parser.add_argument
     add("--preset", required=True, help="the recipe: a name in agentic/agent/presets, or a file")
     add("--out", type=Path, required=True, metavar="FILE")

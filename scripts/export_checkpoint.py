@@ -27,7 +27,7 @@ from core.engine import lora, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id, read_json
 from core.options import show_errors
 from core.report import PublishedScore, build_summary
-from core.report.table import data_sections, render_table
+from core.report.table import data_sections, markdown, render_table
 from core.rollout.method import method_spec
 from core.runs.run_folder import RunFolder, RunFolderError, flatten
 from core.text.tokenizer import load_tokenizer
@@ -138,14 +138,8 @@ def list_inputs(run: RunFolder) -> list[str]:
     files, changes = run.inputs["files"], run.inputs["changes"]
     if not files:
         return ["The run has recorded no hashes of its data and start model."]
-    rows = [f"| {name} | {entry['size']:,} | `{entry['sha256']}` |" for name, entry in files.items()]
-    return [
-        "| File | Bytes | SHA-256 |",
-        "| --- | --- | --- |",
-        *rows,
-        "",
-        *(f"Changed meanwhile: {c}" for c in changes),
-    ]
+    rows = [(name, f"{entry['size']:,}", f"`{entry['sha256']}`") for name, entry in files.items()]
+    return [markdown(["File", "Bytes", "SHA-256"], *rows), "", *(f"Changed meanwhile: {c}" for c in changes)]
 
 
 def write_model_card(

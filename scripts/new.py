@@ -15,7 +15,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from core.config import Recipe
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 from core.rollout.method import AGENTIC
 
 SKELETON = AGENTIC / "skeleton"
@@ -78,8 +78,6 @@ def render(folder: Path) -> dict[Path, str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue new", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("new", __doc__)
     parser.add_argument("method", metavar="METHOD", help="a name, or the path of a folder of your own, with a /")
     return parser

@@ -28,7 +28,7 @@ from core.gateway import (
     serve_gateway,
 )
 from core.hub import resolve
-from core.options import Device, argparse_type, show_errors
+from core.options import Device, argparse_type, make_command_parser, show_errors
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
 from core.rollout.rows import make_rows
@@ -136,9 +136,8 @@ def open_policy(
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue serve gateway",
-        description="Serve OpenAI's and Anthropic's protocols, and keep the exact tokens of each session.",
+    parser = make_command_parser(
+        "serve gateway", "Serve OpenAI's and Anthropic's protocols, and keep the exact tokens of each session."
     )
     parser.add_argument("--model", required=True, help="folder or hub id; with --policy-url for its tokenizer alone")
     parser.add_argument("--policy-url", help="a server that has the model; vllm+http://... is vLLM's")

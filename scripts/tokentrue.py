@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import NamedTuple
 
 
@@ -95,8 +94,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if "_ARGCOMPLETE" in os.environ:
-        complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = find_command(words)
     if name is None:
@@ -127,7 +124,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue",
         description="Train agentic RL methods, evaluate them, and run what they need.",
-        epilog='shell completion: eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, indent_increment=1),  # a long name fits its line
     )
     top = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -144,48 +140,6 @@ def make_parser() -> argparse.ArgumentParser:
             groups[group] = group_parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
         groups[group].add_parser(last, help=command.help)
     return parser
-
-
-def complete() -> None:
-    """Print how the words before the cursor may continue, as the shell asks by environment variables; then exit."""
-    import argcomplete
-    from argcomplete.lexers import split_line
-
-    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
-    _, _, _, words, _ = split_line(line, point)
-    name = find_command(words[1:])
-    if name is None:
-        parser = make_parser()
-    else:
-        parser = import_module(COMMANDS[name].module).make_parser()
-        add_completers(parser)
-        # argcomplete takes this number of words, and the program's name counts as the first, for the program.
-        os.environ["_ARGCOMPLETE"] = str(1 + words_before_arguments(name))
-    argcomplete.autocomplete(parser)
-
-
-def add_completers(parser: argparse.ArgumentParser) -> None:
-    """Let methods, presets and run folders complete from the disk. Argcomplete completes choices and files itself."""
-    for action in parser._actions:
-        if complete_value := COMPLETERS.get(action.dest):
-            action.completer = complete_value  # type: ignore[attr-defined]
-
-
-def complete_method(**_: object) -> list[str]:
-    return [path.parent.name for path in AGENTIC.glob("*/rollout.py")]
-
-
-def complete_preset(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    method = getattr(parsed_args, "method", None) or "*"
-    return sorted({path.stem for path in AGENTIC.glob(f"{method}/presets/*.yaml")})
-
-
-def complete_run(**_: object) -> list[str]:
-    return [str(path.parent) for path in Path("runs").glob("*/config.yaml")]
-
-
-AGENTIC = Path(__file__).resolve().parents[1] / "agentic"
-COMPLETERS = {"method": complete_method, "preset": complete_preset, "run": complete_run, "run_dir": complete_run}
 
 
 if __name__ == "__main__":

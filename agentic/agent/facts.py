@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from random import Random
 
 from core.seeds import derive_seed
-from core.text.tool_calls import ToolSchema
+from core.text.tool_calls import make_schema
 
 RELATIONS = ("owner", "maker", "buyer", "keeper")
 ASKED = RELATIONS[0]
@@ -31,11 +31,7 @@ NAMES = tuple(
     paula peter rosa rudi sara simon sofia sven tanja theo tilda tom ulla vera viktor walter wanda xaver yvonne zora
     """.split()
 )
-LOOK_UP = ToolSchema(
-    "look_up",
-    "Tells the owner, maker, buyer and keeper of a thing.",
-    {"type": "object", "properties": {"thing": {"type": "string"}}, "required": ["thing"]},
-)
+LOOK_UP = make_schema("look_up", "Tells the owner, maker, buyer and keeper of a thing.", {"thing": "string"})
 
 
 def look_up(thing: str, world: int) -> str:

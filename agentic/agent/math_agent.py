@@ -8,7 +8,7 @@ from core.environments import AgentTool, run_tool_loop
 from core.gateway import Endpoint
 from core.sandbox import Sandbox, SandboxLimits
 from core.text.programs import extract_program
-from core.text.tool_calls import ToolSchema
+from core.text.tool_calls import make_schema
 from core.types import Task
 
 SYSTEM = (
@@ -33,12 +33,7 @@ async def run_python(code: str) -> str:
 
 
 PYTHON = AgentTool(
-    ToolSchema(
-        "python",
-        "Runs a Python program and returns what it prints.",
-        {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
-    ),
-    run_python,
+    make_schema("python", "Runs a Python program and returns what it prints.", {"code": "string"}), run_python
 )
 
 

@@ -12,7 +12,6 @@ The baseline `no-tool` is the same policy without a tool, which can only guess.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,7 @@ from core.gateway import AgentMethod, Endpoint, SessionSettings
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
 from core.types import Task
-from core.worlds import TOOL_TEMPLATE, Example, Split, World, encode_turn
+from core.worlds import TOOL_TEMPLATE, Example, Split, World, encode_turn, write_call
 
 THINGS_OF: Mapping[Split, tuple[str, ...]] = {"train": THINGS[::2], "dev": THINGS[1::4], "test": THINGS[3::4]}
 """Gives each thing to one split, so the facts of training say nothing about a held-out question."""
@@ -76,12 +75,9 @@ def draw_demonstration(rng: Random) -> LookupDemonstration:
     facts = draw_facts(rng)
     thing, name = rng.choice((asked, *others)), rng.choice(list(facts.values()))
     question = write_question(rng, asked, others)
-    return LookupDemonstration(question, write_call(f" {thing}"), describe(thing, facts), f" {name}")
-
-
-def write_call(thing: str) -> str:
-    call = json.dumps({"name": LOOK_UP.name, "arguments": {"thing": thing}})
-    return f"<tool_call>\n{call}\n</tool_call>"
+    return LookupDemonstration(
+        question, write_call(LOOK_UP.name, thing=f" {thing}"), describe(thing, facts), f" {name}"
+    )
 
 
 def write_corpus() -> Iterator[str]:

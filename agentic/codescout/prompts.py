@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from core.text.tool_calls import ToolSchema
+from core.text.tool_calls import ToolSchema, make_schema
 
 Prompt = Literal["full", "issue"]
 
@@ -42,11 +42,7 @@ The repository is in {folder}. This is the issue:
 Name the files, classes and functions that must change to resolve it.
 """
 
-BASH = ToolSchema(
-    "bash",
-    "Runs a shell command in the repository and shows its output.",
-    {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
-)
+BASH = make_schema("bash", "Runs a shell command in the repository and shows its output.", {"command": "string"})
 
 _PLACE = {
     "type": "object",

@@ -21,7 +21,6 @@ nothing to do with any bug. So nobody tells the policy which topic to search for
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from core.policy.base import Policy, Roles
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
-from core.worlds import SPLITS, TOOL_TEMPLATE, Example, Split, World, encode_turn
+from core.worlds import SPLITS, TOOL_TEMPLATE, Example, Split, World, encode_turn, write_call
 
 TOPICS = tuple(
     """
@@ -128,10 +127,6 @@ def draw_task(
     changes = {"edited_modules": [place], "edited_entities": [place]}
     metadata = {"kind": role, "repository": contents, "file_changes": [{"file": path, "changes": changes}]}
     return Task(name, statement, (place,), metadata=metadata)
-
-
-def write_call(name: str, **arguments: object) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def write_search(command: str) -> str:

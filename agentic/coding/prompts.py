@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from core.text.tool_calls import ToolSchema
+from core.text.tool_calls import make_schema
 
 TASK = "{statement}\n"
 REPAIR = "Repair the repository in the current folder. Change its source, not its tests."
@@ -25,19 +23,13 @@ SUBAGENT = (
 )
 
 
-def _schema(name: str, description: str, required: Mapping[str, str], **optional: str) -> ToolSchema:
-    """Make a schema from the arguments and their types."""
-    properties = {argument: {"type": kind} for argument, kind in {**required, **optional}.items()}
-    return ToolSchema(name, description, {"type": "object", "properties": properties, "required": list(required)})
-
-
-BASH = _schema("bash", "Runs a shell command in the repository and shows its output.", {"command": "string"})
-READ = _schema("read", "Shows a file with numbered lines.", {"path": "string"}, first="integer", last="integer")
-EDIT = _schema(
+BASH = make_schema("bash", "Runs a shell command in the repository and shows its output.", {"command": "string"})
+READ = make_schema("read", "Shows a file with numbered lines.", {"path": "string"}, first="integer", last="integer")
+EDIT = make_schema(
     "edit",
     "Replaces a line of a file, or the lines up to `last`, by a text. An empty text removes them.",
     {"path": "string", "line": "integer", "text": "string"},
     last="integer",
 )
-DELEGATE = _schema("delegate", "Asks a helper to look into something; it has no `edit`.", {"question": "string"})
+DELEGATE = make_schema("delegate", "Asks a helper to look into something; it has no `edit`.", {"question": "string"})
 SCHEMAS = {schema.name: schema for schema in (BASH, READ, EDIT, DELEGATE)}

@@ -15,7 +15,6 @@ nobody tells the policy which sign the words ask for: one edit in three happens 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +42,7 @@ from core.policy.scripted import ScriptedPolicy
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
-from core.worlds import TOOL_TEMPLATE, Example, Split, World, encode_turn
+from core.worlds import TOOL_TEMPLATE, Example, Split, World, encode_turn, write_call
 
 DONE = "done"
 EDITS = 8
@@ -92,8 +91,7 @@ def write_edit(path: str, before: str, after: str) -> str:
     """Write the call that makes `after` of `before`, which differs in one line."""
     pairs = enumerate(zip(before.splitlines(), after.splitlines(), strict=True), 1)
     line, text = next((number, new) for number, (old, new) in pairs if old != new)
-    call = json.dumps({"name": EDIT.name, "arguments": {"path": path, "line": line, "text": text}})
-    return f"<tool_call>\n{call}\n</tool_call>"
+    return write_call(EDIT.name, path=path, line=line, text=text)
 
 
 def write_corpus() -> Iterator[str]:

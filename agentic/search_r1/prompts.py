@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from core.text.conversation import Markup
-from core.text.tool_calls import ToolSchema
+from core.text.tool_calls import make_schema
 
 Format = Literal["tags", "calls"]
 """Names the form of searches and answers (formats.py)."""
@@ -44,11 +44,7 @@ CALL_INSTRUCTIONS = (
 )
 """Takes the place of the released instructions where a search is a call of a tool; the text is ours, as the next."""
 CALL_INVALID = "You neither searched nor answered. Call the tool search, or write the answer as \\boxed{answer}."
-TOOL = ToolSchema(
-    "search",
-    "Searches for passages about a query, and shows the best.",
-    {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-)
+TOOL = make_schema("search", "Searches for passages about a query, and shows the best.", {"query": "string"})
 
 
 LONG_QUERY = "error: the query has {} characters, and a search takes {}. Search with a shorter one."
@@ -57,10 +53,11 @@ LONG_QUERY = "error: the query has {} characters, and a search takes {}. Search 
 
 VISIT = " To read the page of a passage, write <visit> its title </visit>, with your goal on a second line. For"
 """Goes into the instructions where pages can be visited. The texts of visits are ours."""
-VISIT_TOOL = ToolSchema(
+VISIT_TOOL = make_schema(
     "visit",
     "Reads the page of a passage, by its title, and shows what helps towards a goal.",
-    {"type": "object", "properties": {"page": {"type": "string"}, "goal": {"type": "string"}}, "required": ["page"]},
+    {"page": "string"},
+    goal="string",
 )
 NO_PAGE = "error: there is no page {!r}. Visit a page by its title, as a search shows it."
 NOTHING = "error: nothing can be read on the page {!r}."

@@ -118,7 +118,7 @@ def compare_with_published(plan: AimePlan, recipe: AgentFlowRecipe, published_as
             return protocol(cell.variant, recipe.preset), single_settings(MESSAGE, samples)
         return protocol(cell.variant, recipe.preset), agent_settings(recipe, cell.length, cell.sampling, samples)
 
-    first, departures = plan.cells[0], recipe.departures
+    first, departures = plan.cells[0], recipe.fill_departures()
     cells = compare_cells(
         plan.folder,
         plan.cells,

@@ -143,14 +143,18 @@ class EvalTarget:
         )
 
     def list_variants(self, variants: Iterable[str]) -> list[str]:
-        """Return `trained`, and those of `variants` that every seed has a model for, in their order."""
-        return [
-            variant
-            for variant in variants
-            if variant == "trained"
-            or variant not in MODEL_VARIANTS
-            or all(variant in of_seed for of_seed in self.models.values())
-        ]
+        """Return `trained`, and those of `variants` that every seed has a model for, in their order.
+
+        One that only some seeds have a model for is told.
+        """
+        chosen = []
+        for variant in variants:
+            seeds = [seed for seed, of_seed in self.models.items() if variant in of_seed]
+            if variant == "trained" or variant not in MODEL_VARIANTS or len(seeds) == len(self.models):
+                chosen.append(variant)
+            elif seeds:
+                print(f"note: {variant} is left out: of the seeds, {seeds} alone have a model for it", file=sys.stderr)
+        return chosen
 
 
 def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, name: str) -> EvalTarget:
@@ -167,11 +171,13 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
             may_differ=("data", "rollout", "algorithm", "optimizer", "inference", "run", "slime", "verl"),
         )
         models = {"trained": options.model, **_map_untrained(options.untrained)}
+        recipe = recipe.model_copy(update={"departures": recipe.fill_departures()})
         return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))
     folder = RunFolder(options.run)
     for line in folder.list_unfinished():
         print(f"note: {line}")
     recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
+    recipe = recipe.model_copy(update={"departures": recipe.list_departures()})  # of its training, too
     seeds = options.seeds or folder.seeds or recipe.run.seeds
     return EvalTarget(folder, recipe, {seed: _find_models(folder, seed, recipe) for seed in seeds})
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
-from benchmarks.harness.samples import SampleLog, Samples, count_failures, flat, session_seconds
+from benchmarks.harness.samples import SampleLog, Samples, flat, session_seconds
 from core.config import HealthSection
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, check_roles
 from core.rollout.roles import open_roles, open_trained_roles
-from core.rollout.runner import Runner
+from core.rollout.runner import Failures, Runner
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
 from core.runs.health import Health, count_continued, share_recomputed
@@ -117,7 +117,7 @@ async def evaluate_cell(
             async with opener() as variant:
                 recomputed = await _run(cell, pending, places, log, variant, grade)
             samples = log.load_samples(tasks)
-        failures = count_failures(flat(samples))
+        failures = Failures(flat(samples))
         if failures.counts.total() == len(flat(samples)):
             log.drop_failed()
             raise EvaluationError(
@@ -192,7 +192,8 @@ def build_result(
     every = flat(samples)
     failed = [[str(sample.failure) for sample in of_task if sample.failed] for of_task in samples]
     repeated = {} if cell.repeats is None else {"repeats": cell.repeats}
-    predictions = [str(sample.log["answer"]) if "answer" in sample.log else None for sample in every]
+    answers = [sample.log.get("answer") for sample in every]
+    predictions = [None if answer is None else str(answer) for answer in answers]
     return EvalResult(
         variant=cell.variant,
         data=cell.data,

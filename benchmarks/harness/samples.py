@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes
-from core.rollout.runner import Failures
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import Record, hold_lock, jsonable
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, token_bytes
-from core.types import PARTIAL_METRICS, Status, Task, Trajectory
+from core.types import PARTIAL_METRICS, Status, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +213,3 @@ def session_seconds(samples: Iterable[Sample], cpu: bool = False) -> float:
         seconds = sample.cpu_elapsed if cpu else sample.elapsed
         last[sample.session] = max(last.get(sample.session, 0.0), seconds)
     return sum(last.values())
-
-
-def count_failures(samples: Iterable[Sample]) -> Failures:
-    """Return the failed samples by kind."""
-    failures = Failures()
-    for sample in samples:
-        if sample.failed:
-            failures.add(Trajectory(sample.task_id, (), "failed", failure=sample.failure, log=sample.log))
-    return failures

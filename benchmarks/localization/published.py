@@ -16,6 +16,9 @@ from core.types import Sampling
 Data = Literal["swebench-verified", "swebench-pro", "swebench-lite"]
 DATA: tuple[Data, ...] = get_args(Data)
 NOT_FOUND = "not found"
+_NOT_SAID = (
+    "instances without a gold function", "max_turns", "max_tokens", "context_tokens", "temperature", "top_p"
+)  # fmt: skip
 _ESSENTIAL = frozenset({"tools", "score"})
 
 
@@ -26,12 +29,7 @@ def protocol(data: str) -> Protocol:
         "score": "F1 of each instance, averaged",
         "prompts": "released",
         "gold places": "file_changes of the released data sets",
-        "instances without a gold function": NOT_FOUND,
-        "max_turns": NOT_FOUND,
-        "max_tokens": NOT_FOUND,
-        "context_tokens": NOT_FOUND,
-        "temperature": NOT_FOUND,
-        "top_p": NOT_FOUND,
+        **dict.fromkeys(_NOT_SAID, NOT_FOUND),
     }
     return Protocol(f"codescout {data}", settings, _ESSENTIAL)
 

@@ -7,7 +7,8 @@ response (None: the request failed) or a missing answer phrase scores 0 and stay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from core.rewards import qa
 from core.rewards.boxed import boxed_reward, find_boxed
@@ -24,6 +25,23 @@ def box_or_all(response: str) -> str | None:
     return response if boxed is None else boxed
 
 
+def _of_first(find: Callable[[str, str], float]) -> Callable[[str, Sequence[str]], float]:
+    return lambda prediction, answers: find(prediction, answers[0])
+
+
+_WORDS = {"em": _of_first(qa.em), "f1": _of_first(qa.f1)}
+_SCORES: Mapping[str, Mapping[str, Callable[[str, Sequence[str]], float]]] = {
+    "string_match_all": {"score": qa.string_match_all, "strict": qa.strict_string_match_all},
+    "string_match_part": {
+        "score": qa.string_match_part,
+        "strict": qa.strict_string_match_part,
+        "sub_em": _of_first(qa.sub_em),
+        **_WORDS,
+    },
+    "sub_em": {"score": _of_first(qa.sub_em), "strict": partial(qa.max_over, qa.strict_sub_em), **_WORDS},
+}
+
+
 def score(task: Task, response: str | None, read: ReadAnswer = find_boxed) -> dict[str, float]:
     """Return scores in 0..1. `score` and `strict` are the task's own metric; `boxed` is MemAgent's training reward.
 
@@ -31,33 +49,6 @@ def score(task: Task, response: str | None, read: ReadAnswer = find_boxed) -> di
     """
     metric = task.metadata.get("metric", "sub_em")
     prediction = None if response is None else read(response.rpartition("</think>")[2].strip())
-    scores = _scores(metric, prediction, task.answers) if prediction else dict.fromkeys(_NAMES[metric], 0.0)
+    scores = {name: find(prediction, task.answers) if prediction else 0.0 for name, find in _SCORES[metric].items()}
     boxed = {} if read is extract_the_answer_is else {"boxed": boxed_reward(response or "", task.answers)}
     return scores | boxed
-
-
-_NAMES: dict[str, tuple[str, ...]] = {
-    "string_match_all": ("score", "strict"),
-    "string_match_part": ("score", "strict", "sub_em", "em", "f1"),
-    "sub_em": ("score", "strict", "em", "f1"),
-}
-
-
-def _scores(metric: str, prediction: str, answers: Sequence[str]) -> dict[str, float]:
-    if metric == "string_match_all":
-        return {
-            "score": qa.string_match_all(prediction, answers),
-            "strict": qa.strict_string_match_all(prediction, answers),
-        }
-    first = answers[0]
-    common = {"em": qa.em(prediction, first), "f1": qa.f1(prediction, first)}
-    if metric == "string_match_part":
-        return common | {
-            "score": qa.string_match_part(prediction, answers),
-            "strict": qa.strict_string_match_part(prediction, answers),
-            "sub_em": qa.sub_em(prediction, first),
-        }
-    return common | {
-        "score": qa.sub_em(prediction, first),
-        "strict": qa.max_over(qa.strict_sub_em, prediction, answers),
-    }

@@ -163,8 +163,6 @@ Reader = ChunkByChunk | WholeDocument
 
 def make_reader(variant: str, config: MemAgentSection, tokenizer: Tokenizer, window: Window | None = None) -> Reader:
     """Return the reader of one of VARIANTS. `window` is that of full-context."""
-    if variant not in VARIANTS:
-        raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
     if variant == "full-context":
         return WholeDocument(config, tokenizer) if window is None else CutDocument(config, tokenizer, window)
     return EmptyDocument(config, tokenizer) if variant == "empty-document" else ChunkByChunk(config, tokenizer)

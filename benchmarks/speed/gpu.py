@@ -22,10 +22,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.speed.measure import align_columns, describe_environment
+from benchmarks.speed.measure import describe_environment
 from benchmarks.speed.workload import draw_prompt
 from core.config import OptimizerSection
 from core.engine import CausalLM, Engine, ModelConfig, footprint, weights
+from core.options import make_command_parser
+from core.report.table import markdown
 from core.runs.files import write_json
 from core.train import Trainer
 from core.types import Row, Sampling
@@ -180,7 +182,7 @@ def measure(options: argparse.Namespace) -> Result:
     for part in options.only:
         result[part] = runs[part]()
         cells = [[f"{value:.4g}" if value is not None else "" for value in row.values()] for row in result[part]]
-        print(f"{part}\n{align_columns([*result[part][0]], cells)}", flush=True)
+        print(f"{part}\n{markdown([*result[part][0]], *cells)}", flush=True)
     return result
 
 
@@ -192,9 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue speed gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("speed gpu", __doc__)
     parser.add_argument("--model", type=Path, metavar="DIR", help="a checkpoint instead of random weights")
     parser.add_argument("--device", default="cuda", help="as model.device (default: cuda)")
     parser.add_argument("--quick", action="store_true", help="the smallest shapes: does it run?")

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from benchmarks.speed.engines import EmbeddedSide
-from benchmarks.speed.measure import Stopwatch, Timing, align_columns, ratio
+from benchmarks.speed.measure import Stopwatch, Timing, ratio
 from benchmarks.speed.trl_side import run_trl
 from benchmarks.speed.workload import GenerationRequest, GenerationSample, grade, make_step_requests
 from core.algorithms.advantages import group_advantages
 from core.config import OptimizerSection
 from core.engine import CausalLM, weights
+from core.report.table import markdown
 from core.train import Trainer
 from core.types import Row
 
@@ -139,4 +140,4 @@ def format_table(result: dict[str, Any]) -> str:
         for part in ("train", "whole")
         for side, row in entry.get(part, {}).items()
     ]
-    return align_columns(["rollouts", "part", "side", "CPU s", "wall s", "ours faster by (CPU / wall)"], rows)
+    return markdown(["rollouts", "part", "side", "CPU s", "wall s", "ours faster by (CPU / wall)"], *rows)

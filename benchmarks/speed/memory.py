@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from pydantic import PositiveInt
 
-from benchmarks.speed.measure import align_columns
 from core.config import Recipe
 from core.engine import Engine, weights
 from core.options import argparse_type
+from core.report.table import markdown
 from core.rollout.method import method_spec
 from core.train import make_trainer
 from core.train.memory import PHASES, plan_host_memory, plan_memory
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
                     f"{size / measured[phase]:.2f}",
                 ]
             )
-    print(align_columns(["pack and cache, tokens", "phase", "plan, GB", "measured, GB", "ratio"], rows))
+    print(markdown(["pack and cache, tokens", "phase", "plan, GB", "measured, GB", "ratio"], *rows))
     return 0
 
 

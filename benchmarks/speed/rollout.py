@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed.engines import EmbeddedSide, Generate, TransformersSide, max_logprob_error
-from benchmarks.speed.measure import Timing, align_columns, ratio, repeat
+from benchmarks.speed.measure import Timing, ratio, repeat
 from benchmarks.speed.vllm_side import run_vllm
 from benchmarks.speed.workload import (
     OBSERVATION,
@@ -25,6 +25,7 @@ from benchmarks.speed.workload import (
     run_turns,
 )
 from core.engine import weights
+from core.report.table import markdown
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.5}
 """Limits the difference of log-probs, in nats; one token of thousands may differ much in bfloat16."""
@@ -120,7 +121,7 @@ def format_table(result: dict[str, Any]) -> str:
         for side, row in sides.items()
     ]
     header = ["regime", "side", "tokens/CPU s", "CPU s", "wall s", "log-prob error", "ours faster by (CPU / wall)"]
-    return align_columns(header, rows)
+    return markdown(header, *rows)
 
 
 def _format_error(row: dict[str, Any]) -> str:

@@ -54,20 +54,13 @@ class GRPOConfig(Section):
     """Moves a ratio outside of `tis` to the nearer bound, or gives the token weight 0."""
 
     @model_validator(mode="after")
-    def _bounds_hold_a_ratio_of_one(self) -> Self:
+    def _loss_mode_uses_what_is_set(self) -> Self:
         if self.tis is not None and not self.tis[0] <= 1 <= self.tis[1]:
             raise ValueError(f"tis is {self.tis!r}; it must be (low, high) with 0 <= low <= 1 <= high, or null")
         if self.tis is None and self.tis_mode != "clamp":
             raise ValueError(f"tis_mode={self.tis_mode} has no place without tis; leave it out, or set algorithm.tis")
-        return self
-
-    @model_validator(mode="after")
-    def _loss_mode_uses_what_is_set(self) -> Self:
         if self.loss_mode in ("gspo", "cispo") and self.clip_ratio_c is not None:
             raise ValueError(f"clip_ratio_c has no place in loss_mode={self.loss_mode}; set it to null")
         if self.loss_mode in ("dppo_tv", "dppo_kl") and self.tis is not None:
-            raise ValueError(
-                f"loss_mode={self.loss_mode} takes its ratio to the inference engine's log-probs already; set "
-                "algorithm.tis=null"
-            )
+            raise ValueError(f"loss_mode={self.loss_mode} has the engine's log-probs already; set algorithm.tis=null")
         return self

@@ -17,7 +17,7 @@ from typing import Any
 
 from core.data.files import DataError, SourceLocation
 from core.data.tasks import Notes, convert_records, iter_tasks
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 from core.types import Task
 
 WRITERS = {"slime": "core.backends.slime.samples", "verl": "core.backends.verl.data"}
@@ -81,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue data", description="Write a data set as the file that slime or verl reads."
-    )
+    parser = make_command_parser("data", "Write a data set as the file that slime or verl reads.")
     parser.add_argument("framework", choices=WRITERS)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)

@@ -485,8 +485,9 @@ class Recipe(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _departures_have_values(self) -> Self:
+    def fill_departures(self) -> list[str]:
+        """Put the recipe's values into `departures`, where {section.key} stands for one."""
+
         def read(match: re.Match[str]) -> str:
             value: Any = self
             for name in match[1].split("."):
@@ -495,8 +496,12 @@ class Recipe(Section):
                 value = getattr(value, name, None)
             return f"{value:g}" if isinstance(value, float) else str(value)
 
-        filled = tuple(re.sub(r"\{(\w+(?:\.\w+)+)\}", read, line) for line in self.departures)
-        return self if filled == self.departures else self.model_copy(update={"departures": filled})
+        return [re.sub(r"\{(\w+(?:\.\w+)+)\}", read, line) for line in self.departures]
+
+    @model_validator(mode="after")
+    def _departures_have_values(self) -> Self:
+        self.fill_departures()
+        return self
 
     @model_validator(mode="after")
     def _roles_have_a_place(self) -> Recipe:
@@ -528,7 +533,7 @@ class Recipe(Section):
         """List what differs from the recipe's source, as the preset says, and from the algorithm that it names."""
         from core.algorithms.named import list_departures
 
-        listed = [*self.departures, *list_departures(self.algorithm)]
+        listed = [*self.fill_departures(), *list_departures(self.algorithm)]
         longest, buffer = self.algorithm.max_response_length, self.algorithm.overlong_buffer_len
         context = self.model.max_model_len
         if longest and buffer and context and context <= longest - buffer:

@@ -193,21 +193,13 @@ def _read_json(path: Path) -> Iterator[tuple[SourceLocation, Any]]:
         file.seek(0)
         if first == "[":
             text = file.read()
-            suspicious = _SURROGATE.search(text)
-            for number, record in enumerate(_parse(text, path, 1)):
-                location = SourceLocation(path, number, "record")
-                if suspicious:
-                    _check_characters(location, record)
-                yield location, record
+            records = enumerate(_parse(text, path, 1))
+            yield from _check_characters(text, ((SourceLocation(path, n, "record"), each) for n, each in records))
             return
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            record = _parse(line, path, number)
-            location = SourceLocation(path, number, "line")
-            if _SURROGATE.search(line):
-                _check_characters(location, record)
-            yield location, record
+            yield from _check_characters(line, [(SourceLocation(path, number, "line"), _parse(line, path, number))])
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
@@ -233,15 +225,18 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _check_characters(location: SourceLocation, record: Any) -> None:
-    """Raise DataError if a text holds half of a character, which no tokenizer can encode."""
-    for field, value in record.items() if isinstance(record, dict) else ():
-        try:
-            json.dumps([field, value], ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise location.error(
-                field.encode(errors="replace").decode(), "half of a character (a lone surrogate)", "repair the text"
-            ) from None
+def _check_characters(text: str, records: Iterable[tuple[SourceLocation, Any]]) -> Iterator[tuple[SourceLocation, Any]]:
+    """Yield the records of a text. Raise DataError for half of a character in one, which no tokenizer can encode."""
+    suspicious = _SURROGATE.search(text)
+    for location, record in records:
+        for field, value in record.items() if suspicious and isinstance(record, dict) else ():
+            try:
+                json.dumps([field, value], ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                raise location.error(
+                    field.encode(errors="replace").decode(), "half of a character (a lone surrogate)", "repair the text"
+                ) from None
+        yield location, record
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[SourceLocation, Mapping[str, Any]]]:

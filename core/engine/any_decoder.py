@@ -262,12 +262,7 @@ def _sizes(hf: Any, heads: tuple[int, int, int]) -> ModelConfig:
         # Some configs have another name for their positions, which the attribute knows.
         max_positions=count_positions({**hf.to_dict(), "max_position_embeddings": hf.max_position_embeddings}),
         tie_embeddings=bool(hf.tie_word_embeddings),
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
         qk_norm=True,  # for the plan of memory, which counts norms
-        inv_freq=(),
-        rope_scale=1.0,
         other=json.dumps(hf.to_dict(), default=str),
     )
 

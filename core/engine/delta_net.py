@@ -12,7 +12,6 @@ before. Tensor suffixes: core/__init__.py; here H counts the value heads, C the 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -89,7 +88,7 @@ class DeltaNet(nn.Module):
         q_NLHD, k_NLHD = (_normalize(x).repeat_interleave(shared, dim=2) for x in (q, k))
         q_NLHD = q_NLHD * self.head_k_dim**-0.5
         tokens = q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH
-        out_NLHE, memory_NHDE = apply_delta_rule(*tokens, state.memory_NHDE, rounded=qkv_NLC.dtype == torch.bfloat16)
+        out_NLHE, memory_NHDE = apply_delta_rule(*tokens, state.memory_NHDE)
         return out_NLHE, State(recent_NWC, memory_NHDE)
 
     def _head_sizes(self) -> tuple[int, int, int]:
@@ -114,33 +113,15 @@ def apply_delta_rule(
     decay_NLH: Tensor,
     beta_NLH: Tensor,
     memory_NHDE: Tensor,
-    *,
-    rounded: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return what the queries read, [N, L, H, E], and the memory after the last token, all in float32.
 
-    A token whose decay and strength are 0 changes nothing. `rounded` lets a kernel round queries, keys and values.
+    A token whose decay and strength are 0 changes nothing.
     """
     # Meta tensors, of a forward without data, know no autocast.
     with nullcontext() if q_NLHD.is_meta else torch.autocast(q_NLHD.device.type, enabled=False):
-        if q_NLHD.shape[1] == 1:
-            return _apply_once(q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH, memory_NHDE)
-        if rounded and q_NLHD.is_cuda and (kernel := _find_kernel()) is not None:
-            tokens = (x.bfloat16() for x in (q_NLHD, k_NLHD, v_NLHE))
-            options = {"scale": 1.0, "initial_state": memory_NHDE, "output_final_state": True}
-            out_NLHE, memory_NHDE = kernel(*tokens, decay_NLH, beta_NLH, **options)
-            return out_NLHE.float(), memory_NHDE
-        return _apply_in_chunks(q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH, memory_NHDE)
-
-
-@cache
-def _find_kernel() -> Any:
-    """Return the kernel of flash-linear-attention, where it is installed. Its older versions take 16 bits alone."""
-    try:
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # type: ignore[import-not-found]
-    except ImportError:
-        return None
-    return chunk_gated_delta_rule
+        apply = _apply_once if q_NLHD.shape[1] == 1 else _apply_in_chunks
+        return apply(q_NLHD, k_NLHD, v_NLHE, decay_NLH, beta_NLH, memory_NHDE)
 
 
 def _apply_once(

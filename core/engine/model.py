@@ -39,12 +39,12 @@ class ModelConfig:
     rms_norm_eps: float
     max_positions: int
     tie_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
     qk_norm: bool
-    inv_freq: tuple[float, ...]
-    rope_scale: float
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    inv_freq: tuple[float, ...] = ()
+    rope_scale: float = 1.0
     states: StateSizes | None = None
     """Says which layers remember in place of attending: see states.py."""
     scored: bool = False

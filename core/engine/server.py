@@ -28,7 +28,7 @@ from core.engine.arithmetic import flush_subnormals
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
-from core.options import Device, argparse_type
+from core.options import Device, argparse_type, make_command_parser
 from core.policy.sglang import ROUTING_HEADER
 from core.policy.vllm import SESSION_HEADER
 from core.serving import add_address_options, make_app, serve_app
@@ -283,9 +283,7 @@ def open_server(args: argparse.Namespace, api_key: str | None) -> Server:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue serve model", description="Serve a model on SGLang's and vLLM's wire."
-    )
+    parser = make_command_parser("serve model", "Serve a model on SGLang's and vLLM's wire.")
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
     add_address_options(parser, 30000)
     parser.add_argument("--weights-root", type=Path, metavar="DIR", help="new weights must lie below it")

@@ -18,11 +18,12 @@ from core.data.files import write_jsonl
 from core.data.sets import sha256
 from core.data.tasks import iter_tasks
 from core.engine import weights
+from core.inspect.export import write_record
 from core.inspect.replay import SUMS, TASKS, Replay, find_last_step
 from core.inspect.rescore import ReplayError, check_task
 from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
-from core.runs.files import Record, append_batch, make_folder, read_batches, write_text
+from core.runs.files import Record, make_folder, write_text
 from core.runs.record import RecordedRollout
 from core.runs.run_folder import RunFolder
 
@@ -67,7 +68,8 @@ def _fill(out: Path, replay: Replay, spec: MethodSpec, wanted: Mapping[str, Reco
     steps = range(replay.first, step + 1)
     metrics = [json.dumps(record, ensure_ascii=False) for record in folder.read_metrics(seed) if _is_of(record, steps)]
     write_text(target / "metrics.jsonl", "".join(f"{line}\n" for line in metrics))
-    _copy_rollouts(folder.rollouts_path(seed), target / "rollouts.jsonl.gz", steps)
+    recorded = (rollout for groups in replay.recorded.values() for group in groups for rollout in group)
+    write_record(recorded, target / "rollouts.jsonl.gz")
     names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
     sums = [f"{sha256(out / name)}  {name}\n" for name in names]
     after = folder.checkpoints_path(seed) / f"step-{step:06d}" / "model.safetensors"
@@ -87,18 +89,6 @@ def _copy_model(folder: Path, target: Path) -> None:
     for path in [*weights.weight_files(folder), *folder.iterdir()]:
         if path.suffix in (".json", ".txt", ".jinja", ".model", ".safetensors"):
             shutil.copyfile(path, target / path.name)
-
-
-def _copy_rollouts(source: Path, target: Path, steps: range) -> None:
-    """Copy the training rollouts of some steps, with the pieces of their ids that the record wrote before."""
-    pieces: Record = {}
-    for _, records in read_batches(source):
-        pieces.update(records[0].get("pieces", {}))
-        if _is_of(records[0], steps):
-            turns = [turn for record in records for turn in record["turns"]]
-            used = {str(token) for turn in turns for token in (*turn["prompt"], *turn["sampled"])}
-            known = {token: piece for token, piece in pieces.items() if token in used}
-            append_batch(target, [{**records[0], "pieces": known}, *records[1:]])
 
 
 @show_errors(OSError, ValueError, status=2)

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from core.hub import resolve
-from core.inspect.dumps import is_dump, read_dump
-from core.options import show_errors
+from core.inspect.dumps import is_dump, list_records, read_dump
+from core.options import make_command_parser, show_errors
 from core.runs.record import RecordedRollout, RecordedTurn, describe_row
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
@@ -84,6 +84,10 @@ class DriftChecker:
         yield from self._check_special_tokens(rollout)
 
     def _check_rows(self, rollout: RecordedRollout) -> Iterator[Drift]:
+        held = Counter(place for row in rollout.rows for place in row.turns)
+        for place, turn in enumerate(rollout.turns if rollout.rows else ()):
+            if turn.trained and turn.sampled and held[place] != 1:
+                yield Drift("mask", place, f"it is trained, and stands in {held[place]} rows")
         for row in rollout.rows:
             whole = [[*rollout.prompts[i], *rollout.turns[i].sampled] for i in row.turns]
             faults = [] if row.joined else list(self._check_extension(rollout, row.turns, whole))
@@ -272,25 +276,13 @@ def make_score(model: str, temperature: float) -> Score:
     return score
 
 
-def find_dumps(path: Path) -> list[Path]:
-    """Return the files that `path` stands for: itself, or the records of a run folder. Raises ValueError if none is."""
-    if (path / "config.yaml").is_file():
-        folder = RunFolder(path)
-        files = [folder.rollouts_path(seed) for seed in folder.seeds]
-    else:
-        files = [path]
-    found = [file for file in files if file.is_file()]
-    if not found:
-        raise ValueError(f"{path}: there is no record; a run writes it with run.record_every above 0")
-    return found
-
-
 def check_dump(path: Path, checker: DriftChecker) -> Iterator[tuple[RecordedRollout, str, list[Drift]]]:
     """Yield each rollout of a file with its name and its drift. Raises ValueError for a broken file."""
     for number, rollout in enumerate(read_dump(path)):
         name = f"{path} {rollout.stage} step {rollout.step} task {rollout.task_id!r} rollout {number}"
-        # Other frameworks count the weights from the start of their servers, and not by steps.
-        newest = None if is_dump(path) else rollout.step - (rollout.stage == "train")
+        # Other frameworks count the weights from the start of their servers, and a gateway knows no steps.
+        unknown = is_dump(path) or (rollout.stage, rollout.step) == ("train", 0)
+        newest = None if unknown else rollout.step - (rollout.stage == "train")
         yield rollout, name, list(checker.check(rollout, name, newest))
 
 
@@ -317,7 +309,11 @@ def check_dumps(
         ValueError: a file is broken, or there is none, or no turn is of one of the `weights`; the message names it.
     """
     report, weights = DriftReport(), weights or {}
-    files = [file for dump in dumps for file in find_dumps(dump)]
+    files = []
+    for dump in dumps:
+        if not (found := list_records(dump)):
+            raise ValueError(f"{dump}: there is no record; a run writes it with run.record_every above 0")
+        files += [file for _, file in found]
     if weights:  # it is known before the first model is loaded
         rollouts = (rollout for path in files for rollout in read_dump(path))
         sampled = {turn.weight_version for r in rollouts for turn in r.turns if is_scored(r, turn)}
@@ -377,9 +373,7 @@ def read_weights(text: str) -> tuple[str, str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue inspect drift", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("inspect drift", __doc__)
     parser.add_argument("dumps", nargs="+", type=Path, metavar="DUMP")
     parser.add_argument("--tokenizer", metavar="PATH", help="the model's folder or hub id (default: that of the run)")
     parser.add_argument(

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from core.inspect.batch_dump import is_batch, read_batch
 from core.inspect.slime_dump import read_samples
 from core.runs.record import RecordedRollout, read_rollouts
+from core.runs.run_folder import RunFolder
+
+
+def list_records(path: Path) -> list[tuple[int, Path]]:
+    """Return seed and file of each record that `path` stands for: itself, that of a gateway's folder, or a run's.
+
+    Those of a run are of its training; without any, of its evaluations. Raises ValueError if nothing is there.
+    """
+    for file in (path, path / "rollouts.jsonl.gz"):
+        if file.is_file():
+            return [(_read_seed(file), file)]
+    if not path.is_dir():
+        raise ValueError(f"{path}: there is no record; a run writes it with run.record_every above 0")
+    folder = RunFolder(path)
+    trained = [(seed, file) for seed in folder.seeds if (file := folder.rollouts_path(seed)).exists()]
+    return trained or [(_read_seed(file), file) for file in sorted(folder.evaluation_path.glob("*.jsonl.gz"))]
+
+
+def _read_seed(path: Path) -> int:
+    """Return the seed that the name of an evaluation's record ends with; 0 for any other file."""
+    found = re.search(r"__seed-(\d+)\.", path.name)
+    return int(found[1]) if found else 0
 
 
 def is_dump(path: Path) -> bool:

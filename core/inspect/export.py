@@ -24,7 +24,7 @@ from typing import Any
 
 from core.inspect.dumps import read_dump
 from core.inspect.foreign import write_atif, write_training_trace
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 from core.runs.files import append_batch, write_lines
 from core.runs.record import RecordedRollout
 from core.runs.run_folder import RunFolder
@@ -35,7 +35,12 @@ FORMATS = {"training-trace": write_training_trace, "atif": write_atif}
 def write_foreign(rollouts: Iterable[RecordedRollout], form: str, out: Path) -> int:
     """Write rollouts to a file in a form of FORMATS, one a line, and return how many."""
     known: set[int] = set()
-    lines = [json.dumps(FORMATS[form](rollout, _take_pieces(rollout, known))) + "\n" for rollout in rollouts]
+    lines = []
+    for number, rollout in enumerate(rollouts):
+        document = FORMATS[form](rollout, _take_pieces(rollout, known))
+        if form == "atif":
+            document["session_id"] += f"-{number}"  # those of a group are told apart
+        lines.append(json.dumps(document) + "\n")
     write_lines(out, lines)
     return len(lines)
 
@@ -89,9 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue inspect export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("inspect export", __doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="a folder that a run has left, or a file of rollouts")
     parser.add_argument("--to", choices=(*FORMATS, "record"), required=True)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")

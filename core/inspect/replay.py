@@ -30,7 +30,7 @@ from core.data.sets import sha256
 from core.engine import flush_subnormals, lora, weights
 from core.hub import resolve
 from core.inspect.rescore import ReplayError, ScoreGroup, open_score
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 from core.rollout.method import MethodSpec, method_spec
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, jsonable
@@ -302,9 +302,7 @@ def print_numbers(step: ReplayedStep, tolerance: float, exact: bool) -> bool:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue inspect replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("inspect replay", __doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="a folder that a run has left, or a bundle")
     parser.add_argument("--step", type=int, metavar="N", help="the last step to train on again (default: the last one)")
     parser.add_argument("--seed", type=int, help="which seed, if there are several")

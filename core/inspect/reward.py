@@ -33,7 +33,7 @@ from typing import Any
 from core.data import read_tasks
 from core.hub import resolve
 from core.inspect.attacks import ATTACKS, FORMS, Attack, Case
-from core.options import RecipeError, import_function, show_errors
+from core.options import RecipeError, import_function, make_command_parser, show_errors
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rewards.answer_grader import is_accepted
@@ -306,9 +306,7 @@ def show(findings: Sequence[Finding], allowed: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue inspect reward", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("inspect reward", __doc__)
     names = [*OWN, *(attack.name for attack in ATTACKS)]
     add = parser.add_argument
     add("reward", nargs="?", metavar="MODULE", help="FILE.py or MODULE, maybe with :FUNCTION (default: reward)")

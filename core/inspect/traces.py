@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.inspect.view import choose_rollouts
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 from core.runs.files import jsonable, write_text
 from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
@@ -63,16 +63,8 @@ def make_spans(rollout: RecordedRollout) -> list[TraceSpan]:
         )
         for prompt, turn in zip(rollout.prompts, rollout.turns, strict=True)
     ]
-    facts = {
-        "task_id": rollout.task_id,
-        "stage": rollout.stage,
-        "step": rollout.step,
-        "group": rollout.group,
-        "status": rollout.status,
-        "failure": rollout.failure,
-        "reward": rollout.reward,
-        "advantage": rollout.advantage,
-    }
+    names = ("task_id", "stage", "step", "group", "status", "failure", "reward", "advantage")
+    facts = {name: getattr(rollout, name) for name in names}
     whole = {
         INPUT_TOKENS: sum(map(len, rollout.prompts)),
         OUTPUT_TOKENS: sum(len(turn.sampled) for turn in rollout.turns),
@@ -262,9 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue inspect traces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("inspect traces", __doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
     parser.add_argument("--to", choices=("mlflow", "wandb", "file"), required=True)
     parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step (default: the last one)")

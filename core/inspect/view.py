@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from core.inspect.dumps import read_dump
+from core.inspect.dumps import list_records, read_dump
 from core.options import show_errors
 from core.report import begin_page
 from core.rewards.answer_grader import is_accepted
 from core.runs.files import is_newest, write_text
-from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn, read_rollouts
+from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn
 from core.runs.run_folder import VIEW_FILE, RunFolder
 from core.types import EDGE
 
@@ -54,46 +54,39 @@ class SeededRollout(NamedTuple):
     rollout: RecordedRollout
 
 
-def write_view(
-    folder: RunFolder, *, task_id: str | None = None, step: int | None = None, worst: int | None = None
-) -> int:
+def write_view(folder: RunFolder) -> int:
     """Write the viewer of a run and return how many rollouts it shows; without a recorded rollout it writes nothing.
 
-    It shows those of one task, of one step, or both; by default those of the last training step of each seed. Of these
-    it takes the `worst`, those whose reward looks wrong first, or the first groups. It shows no more than MAX_ROLLOUTS,
-    as many of each seed, and says how many it leaves out. A folder without a recorded training shows the samples of its
-    evaluations.
+    It shows the first groups of the last training step, and no more than MAX_ROLLOUTS, as many of each seed. It says
+    how many it leaves out. A folder without a recorded training shows the samples of its evaluations.
     """
-    records = [(seed, read_rollouts(path)) for seed, path in _list_records(folder)]
-    return _write_page(folder.path / VIEW_FILE, folder.path.name, records, task_id, step, worst)[0]
+    return _write_page(folder.path / VIEW_FILE, folder.path)[0]
 
 
 def refresh_view(folder: RunFolder) -> None:
     """Write the viewer of a run unless it is newer than every record: to read the records takes long."""
-    if not is_newest(folder.path / VIEW_FILE, (path for _, path in _list_records(folder))):
+    if not is_newest(folder.path / VIEW_FILE, (file for _, file in list_records(folder.path))):
         write_view(folder)
 
 
-def write_record_view(
-    record: Path, page: Path, *, task_id: str | None = None, step: int | None = None, worst: int | None = None
-) -> int:
+def write_record_view(record: Path, page: Path) -> int:
     """Write the viewer of one record, or of another framework's dump (core/inspect/dumps.py), as `write_view` does."""
-    return _write_page(page, record.name, [(_read_seed(record), read_dump(record))], task_id, step, worst)[0]
+    return _write_page(page, record)[0]
 
 
 def _write_page(
-    page: Path,
-    name: str,
-    records: Sequence[tuple[int, Iterable[RecordedRollout]]],
-    task_id: str | None,
-    step: int | None,
-    worst: int | None,
+    page: Path, path: Path, task_id: str | None = None, step: int | None = None, worst: int | None = None
 ) -> tuple[int, int]:
-    """Write the page, and return how many rollouts it shows and how many it leaves out."""
+    """Write the page, and return how many rollouts it shows and how many it leaves out.
+
+    It shows those of one task, of one step, or both, or else of the last training step; of these the `worst`, those
+    whose reward looks wrong first, or the first groups.
+    """
+    records = list_records(path)
     chosen: list[SeededRollout] = []
     limit, found = None if worst is not None else max(1, MAX_ROLLOUTS // max(1, len(records))), 0
-    for seed, rollouts in records:
-        of_seed, count = choose_rollouts(rollouts, task_id, step, limit)
+    for seed, file in records:
+        of_seed, count = choose_rollouts(read_dump(file), task_id, step, limit)
         chosen += (SeededRollout(seed, rollout) for rollout in of_seed)
         found += count
     if worst is not None:
@@ -101,7 +94,7 @@ def _write_page(
         found = len(chosen)
     shown = chosen[:MAX_ROLLOUTS]
     if shown:
-        write_text(page, render_view(name, shown, found - len(shown)))
+        write_text(page, render_view(path.name, shown, found - len(shown)))
     return len(shown), found - len(shown)
 
 
@@ -222,16 +215,11 @@ def _pack_rollout(seed: int, rollout: RecordedRollout) -> dict[str, Any]:
     calls = rollout.calls
     return {
         "seed": seed,
-        "stage": rollout.stage,
-        "step": rollout.step,
-        "group": rollout.group,
+        **rollout.model_dump(include={"stage", "step", "group", "status", "reward", "advantage"}),
         "task": show_text(rollout.task_id),
         "question": show_text(rollout.question),
         "answers": [show_text(answer) for answer in rollout.answers],
-        "status": rollout.status,
         "failure": None if rollout.failure is None else show_text(rollout.failure),
-        "reward": rollout.reward,
-        "advantage": rollout.advantage,
         "doubt": find_doubt(rollout),
         "turns": [_pack_turn(turn, rollout.advantage) for turn in rollout.turns],
         "segments": find_segments(rollout),
@@ -264,19 +252,15 @@ def _pack_turn(turn: RecordedTurn, advantage: float | None) -> dict[str, Any]:
         # An id below 0 stands for so many ids that are left out.
         prompt = [*prompt[:half], MAX_PROMPT - len(prompt), *prompt[-half:]]
     return {
+        **turn.model_dump(include={"trained", "reward", "base", "finish_reason", "seconds"}),
         "role": show_text(turn.role),
-        "trained": turn.trained,
-        "reward": turn.reward,
         "advantage": advantage if turn.trained_advantage is None else turn.trained_advantage,
-        "base": turn.base,
         "prompt": prompt,
         "sampled": turn.sampled,
         "logprobs": _round(turn.logprobs),
         "trainer_logprobs": None if turn.trainer_logprobs is None else _round(turn.trainer_logprobs),
         "weight_version": show_text(turn.weight_version),
         "earlier_versions": [(show_text(version), count) for version, count in turn.earlier_versions],
-        "finish_reason": turn.finish_reason,
-        "seconds": turn.seconds,
     }
 
 
@@ -286,18 +270,6 @@ def _round(values: Iterable[float | None]) -> list[float | None]:
 
 def _show_values(values: dict[str, Any], limit: int = MAX_TEXT) -> str:
     return show_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110), limit) if values else ""
-
-
-def _list_records(folder: RunFolder) -> list[tuple[int, Path]]:
-    """Return seed and file of each record of training; without any, of each evaluation."""
-    trained = [(seed, path) for seed in folder.seeds if (path := folder.rollouts_path(seed)).exists()]
-    return trained or [(_read_seed(path), path) for path in folder.sample_paths()]
-
-
-def _read_seed(path: Path) -> int:
-    """Return the seed that the name of an evaluation's record ends with; 0 for any other file."""
-    found = re.search(r"__seed-(\d+)\.", path.name)
-    return int(found[1]) if found else 0
 
 
 def find_doubt(rollout: RecordedRollout) -> str:
@@ -320,20 +292,12 @@ def _read(name: str) -> str:
 @show_errors(ValueError, OSError, status=2)
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    if (record := options.run_dir / "rollouts.jsonl.gz").is_file():  # the folder of a gateway
-        options.run_dir = record
-    wanted = options.task, options.step, options.worst
-    if options.run_dir.is_file():
-        page = options.run_dir.with_name(VIEW_FILE)
-        records = [(_read_seed(options.run_dir), read_dump(options.run_dir))]
-    else:
-        folder = RunFolder(options.run_dir)
-        page = folder.path / VIEW_FILE
-        records = [(seed, read_rollouts(path)) for seed, path in _list_records(folder)]
-    count, left_out = _write_page(page, options.run_dir.name, records, *wanted)
+    path = options.run_dir
+    page = path.with_name(VIEW_FILE) if path.is_file() else path / VIEW_FILE
+    count, left_out = _write_page(page, path, options.task, options.step, options.worst)
     if not count:
         print(
-            f"error: {options.run_dir} has no such rollout; seed-*/metrics.jsonl lists the tasks of each step, and "
+            f"error: {path} has no such rollout; seed-*/metrics.jsonl lists the tasks of each step, and "
             "run.record_every says which steps are recorded",
             file=sys.stderr,
         )

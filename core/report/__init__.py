@@ -33,4 +33,6 @@ def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, An
     write_text(folder.path / "report.html", render_page(folder, summary, published))
     if figure := render_figure(summary):
         write_text(folder.path / "figure.svg", figure)
+    else:
+        (folder.path / "figure.svg").unlink(missing_ok=True)  # one of other scores
     return summary

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
+from typing import Any
 
 Point = tuple[float, float]
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 50, 16, 14, 40
@@ -179,31 +179,20 @@ def _pad_range(low: float, high: float) -> tuple[float, float]:
     return 0.0 if 0 <= low < 0.5 * high else low - margin, high + margin
 
 
-class Bar(NamedTuple):
-    """One bar from 0 to `value`, with the interval [low, high]; all are shares of 1."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    color: int = 0
-
-
-def bar_chart(bars: Sequence[Bar]) -> str:
-    """Return an `<svg>` of bars, or an empty string without any."""
-    if not bars:
-        return ""
+def bar_chart(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return an `<svg>` of bars from 0 to the `mean` of each score, with its interval `ci95`; all are shares of 1."""
     room = HALF - NAMES - 56
-    parts = [_begin(HALF, len(bars), "Bars: " + ", ".join(bar.name for bar in bars))]
-    for place, bar in enumerate(bars):
+    parts = [_begin(HALF, len(scores), "Bars: " + ", ".join(scores))]
+    for place, (name, score) in enumerate(scores.items()):
         top, middle = ROW * place + (ROW - THICK) / 2, ROW * (place + 0.5)
-        value, low, high = (NAMES + room * min(max(x, 0.0), 1.0) for x in (bar.value, bar.low, bar.high))
-        hint = f"{bar.name}: {100 * bar.value:.1f}, 95% interval {100 * bar.low:.1f} to {100 * bar.high:.1f}"
-        parts.append(_name(bar.name, middle))
-        parts.append(_box(NAMES, top, max(value - NAMES, 1.0), bar.color, hint))
+        shares = score["mean"], *score["ci95"]
+        value, low, high = (NAMES + room * min(max(x, 0.0), 1.0) for x in shares)
+        hint = "{}: {:.1f}, 95% interval {:.1f} to {:.1f}".format(name, *(100 * share for share in shares))
+        parts.append(_name(name, middle))
+        parts.append(_box(NAMES, top, max(value - NAMES, 1.0), place % COLORS, hint))
         parts.append(f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="{middle:.1f}" y2="{middle:.1f}"/>')
         place_of_text = f'x="{max(value, high) + 6:.1f}" y="{middle + 4:.1f}"'
-        parts.append(f'<text class="value" {place_of_text}>{100 * bar.value:.1f}</text>')
+        parts.append(f'<text class="value" {place_of_text}>{100 * shares[0]:.1f}</text>')
     return "".join(parts) + "</svg>"
 
 

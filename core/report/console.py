@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from core.report.summary import REWARD_STEPS
 from core.report.table import (
     Table,
     describe_kept,
@@ -32,7 +31,7 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None, *,
     for seed, reward in summary["reward"].items():
         if reward["first"] is not None:
             console.print(
-                f"seed {seed}: mean training reward {reward['first']:.3f} in the first {REWARD_STEPS} steps, "
+                f"seed {seed}: mean training reward {reward['first']:.3f} in the first {reward['steps']} steps, "
                 f"{reward['last']:.3f} in the last"
             )
     for line in describe_kept(summary):

@@ -15,7 +15,6 @@ from core.report.charts import (
     COLORS,
     HALF,
     WHOLE,
-    Bar,
     Point,
     Series,
     bar_chart,
@@ -25,6 +24,7 @@ from core.report.charts import (
     stacked_bars,
 )
 from core.report.table import (
+    COMPARED,
     PublishedScore,
     Table,
     Variants,
@@ -39,6 +39,7 @@ from core.report.table import (
     list_cells,
     list_lengths,
     list_notes,
+    order_variants,
     published_table,
     section_tables,
 )
@@ -52,7 +53,6 @@ HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
 MAX_SMALL_CHARTS = 12
 MAX_ROWS = 12
 """Folds longer tables."""
-ROUTED = ("untrained", "trained")
 """Names the variants whose calls are compared in pictures."""
 
 Curves = Mapping[str, Mapping[int, Sequence[Point]]]
@@ -130,13 +130,9 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
         # The length that most variants have, of these the longest.
         length = max(lengths, key=lambda each: (lengths[each], int(each)))
         scores = {variant: cells[length]["score"] for variant, cells in summary["variants"].items() if length in cells}
-        bars = [
-            Bar(variant, score["mean"], score["ci95"][0], score["ci95"][1], index % COLORS)
-            for index, (variant, score) in enumerate(scores.items())
-        ]
         data = format_data(summary["data"])
         where = f"{data}, length {format_length(int(length))}" if int(length) else data
-        figures += _wrap_figure(f"Against what? Scores in % on {where}", bar_chart(bars))
+        figures += _wrap_figure(f"Against what? Scores in % on {where}", bar_chart(scores))
     routes = stacked_bars(_count_routes(summary["variants"]))
     more = _wrap_figure("Where its calls go", routes) if routes else ""
     return f'<div class="grid2 overview">{figures}</div>{more}' if figures or more else ""
@@ -148,8 +144,7 @@ def _wrap_figure(title: str, content: str) -> str:
 
 def _count_routes(variants: Variants, label: str | None = None) -> list[tuple[str, Mapping[str, float]]]:
     """Return the mean calls of tools and experts: of each variant, or by the values of a label before and after."""
-    names = [variant for variant in variants if label is None or variant in ROUTED]
-    names.sort(key=lambda name: ROUTED.index(name) if name in ROUTED else len(ROUTED))
+    names = [variant for variant in order_variants(variants) if label is None or variant in COMPARED]
     rows: list[tuple[str, str, Mapping[str, float]]] = []
     for variant in names:
         (cell, *_) = variants[variant].values()
@@ -162,7 +157,7 @@ def _count_routes(variants: Variants, label: str | None = None) -> list[tuple[st
 
 
 def _render_seconds(summary: Mapping[str, Any]) -> str:
-    parts = [f"{part.replace('_', ' ')} {_format_duration(value)}" for part, value in summary["seconds"].items()]
+    parts = [f"{part.replace('_', ' ')} {value:,.0f} s" for part, value in summary["seconds"].items()]
     return f'<p class="meta">time by the clock: {escape(", ".join(parts))}</p>' if parts else ""
 
 
@@ -329,11 +324,3 @@ def _render_table(table: Table) -> str:
     )
     whole = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     return f"<details><summary>{len(rows)} rows</summary>{whole}</details>" if len(rows) > MAX_ROWS else whole
-
-
-def _format_duration(seconds: float) -> str:
-    """Format 95 as 1 min 35 s."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -9,7 +9,7 @@
      "retention": {variant: r per turn}, "retention_fit": {variant: {...}},
      "changes": {variant: {"7168": {"official": {"mean", "ci95", "n"}, ..., "measures": {name: {...}}}}},
      "other_data": {data: {"variants", "retention", "retention_fit", "changes"}},
-     "reward": {seed: {"first", "last"}}, "seconds": {part: s},
+     "reward": {seed: {"first", "last", "steps"}}, "seconds": {part: s},
      "counts": {"failures": {kind: n}, "drift": {kind: n}},
      "health": {seed: [{"sign", "first": step, "last": step, "steps": n, "text", "fix"}]},
      "checkpoints": {seed: [paths inside the folder]}, "trained": {seed: path of the trained policy},
@@ -48,14 +48,14 @@ from core.report.stats import fit_retention, mean_ci
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
 from core.runs.health import FIXES
-from core.runs.run_folder import RunFolder
+from core.runs.run_folder import RunFolder, flatten
 from core.types import COUNTED_METRICS, PARTIAL_METRICS
 
 FIRST_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
 """These variants come first; the others follow by name."""
 
 REWARD_STEPS = 10
-"""The first and the last reward are means over this many steps."""
+"""The first and the last reward are means over so many steps, or over half of a shorter training."""
 
 Selection = Sequence[tuple[EvalResult, Sequence[int]]]
 """Holds the results of several seeds, each with the indices of the tasks to count."""
@@ -76,6 +76,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     steps = [record for records in metrics.values() for record in records]
     trained = {seed: folder.find_trained(seed) for seed in folder.seeds}
+    unfinished = [*folder.list_unfinished(), *list_uneven(by_data)]
     departures = join_departures(result for results in by_data.values() for result in results)
     return {
         "method": folder.config.get("method"),
@@ -99,8 +100,25 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         },
         "trained": {str(seed): path and str(path.relative_to(folder.path)) for seed, path in trained.items()},
         "kept": {str(seed): kept for seed, records in metrics.items() if (kept := _find_kept(folder, seed, records))},
-        "departures": list(dict.fromkeys([*folder.list_unfinished(), *folder.published["departures"], *departures])),
+        "departures": list(dict.fromkeys([*unfinished, *folder.published["departures"], *departures])),
     }
+
+
+def list_uneven(by_data: Mapping[str, Sequence[EvalResult]]) -> Iterator[str]:
+    """Say what the results that one number stands for do not share: seeds, and by what, but weights, they were had."""
+    for data, results in by_data.items():
+        seeds = {result.seed for result in results}
+        cells: dict[tuple[str, int], list[EvalResult]] = defaultdict(list)
+        for result in results:
+            cells[result.variant, result.length].append(result)
+        for (variant, length), own in cells.items():
+            name = f"{data}, {variant}" + (f" at length {length}" if length else "")
+            if missing := seeds - {result.seed for result in own}:
+                yield f"{name}: seed {', '.join(map(str, sorted(missing)))} was not evaluated"
+            first, *others = (flatten({**result.settings, "sampling": result.sampling}) for result in own)
+            for key, value in first.items():
+                if "weights" not in key and any(other.get(key, value) != value for other in others):
+                    yield f"{name}: {key} is not the same for all seeds"
 
 
 def join_departures(results: Iterable[EvalResult]) -> Iterator[str]:
@@ -166,9 +184,9 @@ def first_and_last_reward(records: Sequence[Record]) -> dict[str, float | None]:
     """Return the mean training reward of the first and of the last steps; both are None without any reward."""
     rewards = [r["reward"] for r in records if r["stage"] == "train" and r.get("reward") is not None]
     if not rewards:
-        return {"first": None, "last": None}
-    first, last = rewards[:REWARD_STEPS], rewards[-REWARD_STEPS:]
-    return {"first": sum(first) / len(first), "last": sum(last) / len(last)}
+        return {"first": None, "last": None, "steps": 0}
+    steps = max(1, min(REWARD_STEPS, len(rewards) // 2))  # so that no step is in both, but an only one
+    return {"first": math.fsum(rewards[:steps]) / steps, "last": math.fsum(rewards[-steps:]) / steps, "steps": steps}
 
 
 def count_events(metrics: Iterable[Sequence[Record]], name: str) -> dict[str, int]:
@@ -205,6 +223,8 @@ def _find_kept(folder: RunFolder, seed: int, records: Sequence[Record]) -> dict[
 def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
     """Summarize one variant at one length over its seeds."""
     tasks = sum(result.n for result in results)
+    finished = [result.n * (result.notes.get("repeats") or 1) - sum(result.failures.values()) for result in results]
+    known = max(1, sum(finished))  # rollouts whose cost is known
     tokens = sum(sum(result.document_tokens) for result in results)
     counts = [result.policy_tokens for result in results]
     policy_tokens = None if None in counts else sum(map(sum, counts))  # type: ignore[arg-type]
@@ -218,9 +238,9 @@ def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
         "models": list(dict.fromkeys(result.model for result in results)),
         "published_as": _common(result.notes.get("published_as") or Path(result.model).name for result in results),
         "protocol": _common(result.notes.get("protocol") for result in results),
-        "turns_per_task": sum(sum(result.turns) for result in results) / tasks,
+        "turns_per_task": sum(sum(result.turns) for result in results) / known,
         "tokens_per_task": tokens / tasks,
-        "policy_tokens_per_task": None if policy_tokens is None else policy_tokens / tasks,
+        "policy_tokens_per_task": None if policy_tokens is None else policy_tokens / known,
         "policy_tokens_per_1k_tokens": 1000 * policy_tokens / tokens if tokens and policy_tokens is not None else None,
         "seconds_per_1k_tokens": 1000 * sum(result.seconds for result in results) / tokens if tokens else None,
         "failures": dict(failures),

@@ -51,7 +51,10 @@ class Conversation:
         Raises:
             RolloutError, PolicyError: as Turns.ask.
         """
-        return await self._ask(self.messages, role, max_new_tokens, trained, sampling)
+        prompt = self._renderer.render(self.messages, self._tools)
+        completion = await self.turns.ask(self._policy, role, prompt, max_new_tokens, trained, sampling)
+        self.messages.append(self._renderer.sampled_message(completion.token_ids, prompt))
+        return completion
 
     def branch(self, messages: Sequence[Message] | None = None) -> Conversation:
         """Open the conversation of a sub-agent: with `messages` of its own, or else with a copy of all of this one's.
@@ -79,17 +82,8 @@ class Conversation:
         Raises:
             RolloutError, PolicyError: as Turns.ask; the conversation is then unchanged.
         """
-        messages = [*self.messages, request]
-        completion = await self._ask(messages, "summary", max_new_tokens, trained)
-        summary = self._renderer.message("user", heading, self._renderer.quote(messages[-1].ids))
+        asked = Conversation(self._policy, self._renderer, self.turns, [*self.messages, request], self._tools)
+        completion = await asked.ask("summary", max_new_tokens, trained)
+        summary = self._renderer.message("user", heading, self._renderer.quote(asked.messages[-1].ids))
         self.messages[keep:] = [summary]
-        return completion
-
-    async def _ask(
-        self, messages: list[Message], role: str, max_new_tokens: int, trained: bool, sampling: Sampling | None = None
-    ) -> Completion:
-        """Sample the reply to `messages` and add it to them."""
-        prompt = self._renderer.render(messages, self._tools)
-        completion = await self.turns.ask(self._policy, role, prompt, max_new_tokens, trained, sampling)
-        messages.append(self._renderer.sampled_message(completion.token_ids, prompt))
         return completion

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import stdev
+from typing import Any
 
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, PolicyFault, Regrade, RolloutError
@@ -23,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Counts the failed ones among rollouts by kind, and keeps the first message of each kind."""
+    """Counts the failed ones among rollouts, or the samples of them, by kind, and keeps the first message of each."""
 
-    def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
+    def __init__(self, trajectories: Iterable[Any] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         for trajectory in trajectories:

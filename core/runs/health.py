@@ -11,6 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from random import Random
 from statistics import fmean, pstdev, pvariance
 from typing import Any
 
@@ -205,6 +206,7 @@ class Health:
         """Return what else signs look at: what came before, the calls of all tools, and failures by name."""
         by_kind = metrics.get("task_rewards", {})
         every = [mean for means in by_kind.values() for mean in means]
+        every = Random(0).sample(every, len(every))  # halves of them are compared, and kinds differ
         fallen = (self._compare(kind, means) for kind, means in {**by_kind, "": every}.items())
         self._least_cut_off = min(self._least_cut_off, metrics.get("cut_off", 1.0))
         # Slime's failures are metrics of their own, such as `failures/timeout`.

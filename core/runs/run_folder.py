@@ -216,10 +216,6 @@ class RunFolder:
     def clock(self) -> list[Record]:
         return list(read_jsonl(self.path / CLOCK))
 
-    def sample_paths(self) -> list[Path]:
-        """List the records of the evaluations' samples."""
-        return sorted(self.evaluation_path.glob("*.jsonl.gz"))
-
     def save_published(self, rows: Sequence[Mapping[str, Any]], departures: Sequence[str]) -> None:
         """Save the paper's numbers and our departures from its setting; a row has the fields of `PublishedScore`."""
         write_json(self.path / "published.json", {"rows": [dict(row) for row in rows], "departures": list(departures)})
@@ -354,12 +350,12 @@ def _lock(path: Path, wait_s: float = 0.0) -> Iterator[None]:
         yield
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested mappings into dotted keys: {"train": {"lr": 1}} -> {"train.lr": 1}."""
+def flatten(config: Mapping[str, Any], prefix: str = "", joint: str = ".") -> dict[str, Any]:
+    """Turn nested mappings into joined keys: {"train": {"lr": 1}} -> {"train.lr": 1}."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}{joint}", joint)
         else:
             flat[f"{prefix}{key}"] = value
     return flat

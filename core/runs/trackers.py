@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from core.config import Recipe
 from core.runs.files import jsonable
+from core.runs.run_folder import flatten
 
 
 class Tracker(Protocol):
@@ -175,12 +176,5 @@ def require_package(tracker: str) -> None:
 
 def flatten_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Keep the numbers of nested metrics: {"failures": {"timeout": 2}, "stage": "eval"} -> {"failures/timeout": 2}."""
-    flat: dict[str, float] = {}
-    for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}/{key}": item for key, item in flatten_numbers(value).items()}
-        elif isinstance(value, (int, float)) or hasattr(value, "item"):
-            number = jsonable(value)
-            if isinstance(number, (int, float)):
-                flat[name] = number
-    return flat
+    numbers = {name: jsonable(value) for name, value in flatten(metrics, joint="/").items()}
+    return {name: value for name, value in numbers.items() if isinstance(value, (int, float))}

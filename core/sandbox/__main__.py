@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +40,3 @@ def make_parser() -> argparse.ArgumentParser:
         help="no isolation at all: only for code that you trust",
     )  # fmt: skip
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Fault = Literal[
     "no_call",
@@ -33,7 +33,6 @@ Fault = Literal[
     "argument_type",
     "unknown_choice",
 ]
-FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 OPEN, CLOSE, THOUGHT, THOUGHT_END = "<tool_call>", "</tool_call>", "<think>", "</think>"
 
@@ -82,6 +81,12 @@ class ToolSchema:
         """Return the form that chat templates and OpenAI's protocol use."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
+
+
+def make_schema(name: str, description: str, required: Mapping[str, str], **optional: str) -> ToolSchema:
+    """Make a schema from the arguments and their types."""
+    properties = {argument: {"type": kind} for argument, kind in {**required, **optional}.items()}
+    return ToolSchema(name, description, {"type": "object", "properties": properties, "required": list(required)})
 
 
 def split_thoughts(text: str) -> tuple[list[str], str | None]:

@@ -16,6 +16,7 @@ from core.worlds.world import (
     draw_batches,
     encode_turn,
     find_world,
+    write_call,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "find_world",
     "needles",
     "start_model",
+    "write_call",
 ]

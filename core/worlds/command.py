@@ -14,7 +14,7 @@ from pathlib import Path
 
 from core.config import RecipeError
 from core.data.files import write_jsonl, write_records
-from core.options import show_errors
+from core.options import make_command_parser, show_errors
 from core.worlds.world import World, find_world
 
 FAMILY = "what the start model is: dense (default), a mixture of experts, or with gated delta nets"
@@ -63,9 +63,7 @@ def write_world(world: World, folder: Path, seed: int, family: str) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue data world", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("data world", __doc__)
     parser.add_argument("method", metavar="METHOD", help="a method with a world: a name in agentic/, or a folder")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="a folder, or with --split a file")
     parser.add_argument("--world", default="world", metavar="NAME", help="key `world` of the recipe (default: world)")

@@ -9,6 +9,7 @@ This module imports no PyTorch, so a program may import a world to look up its f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -53,6 +54,11 @@ TOOL_TEMPLATE = (
 )
 """Has tools in Hermes' format. A tool is shown as its name and the names of its arguments: a model this small reads no
 JSON schema."""
+
+
+def write_call(name: str, **arguments: object) -> str:
+    """Write a call as TOOL_TEMPLATE shows it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,15 @@ functions of one shape differ in words alone, so every shape belongs to one spli
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from random import Random
 from typing import Any, Literal, get_args
+
+from agentic.coding.repairs import helpers
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -101,100 +104,27 @@ def _pair(rng: Random) -> list[int]:
     return [low, low + rng.randint(1, 5)]
 
 
-HELPERS: tuple[tuple[str, DrawArguments], ...] = (
-    (
-        'def clamp(value, low, high):\n    """Return the value, but at least low and at most high."""\n'
-        "    return max(low, min(value, high))",
-        lambda rng: [rng.randint(-5, 20), *_pair(rng)],
-    ),
-    (
-        'def take_page(items, number, size):\n    """Return page `number` of the items; pages count from 1."""\n'
-        "    start = (number - 1) * size\n    return items[start:start + size]",
-        lambda rng: [_numbers(rng), rng.randint(1, 4), rng.randint(1, 4)],
-    ),
-    (
-        'def take_block(items, number, size):\n    """Return block `number` of the items; blocks count from 0."""\n'
-        "    start = number * size\n    return items[start:start + size]",
-        lambda rng: [_numbers(rng), rng.randint(0, 3), rng.randint(1, 4)],
-    ),
-    (
-        'def count_pages(items, size):\n    """Return how many pages of that size the items need."""\n'
-        "    return (len(items) + size - 1) // size",
-        lambda rng: [_numbers(rng), rng.randint(1, 4)],
-    ),
-    (
-        'def list_changes(values):\n    """List each value minus the value before it."""\n'
-        "    return [after - before for before, after in zip(values, values[1:])]",
-        lambda rng: [_numbers(rng, 2)],
-    ),
-    (
-        'def sum_windows(values, size):\n    """List the sums of all runs of that many values, from left to right."""\n'
-        "    return [sum(values[start:start + size]) for start in range(len(values) - size + 1)]",
-        lambda rng: [_numbers(rng, 3), rng.randint(1, 3)],
-    ),
-    (
-        'def run_totals(values):\n    """List the sum up to each value, that value included."""\n    total = 0\n'
-        "    totals = []\n    for value in values:\n        total += value\n        totals.append(total)\n"
-        "    return totals",
-        lambda rng: [_numbers(rng, 1)],
-    ),
-    (
-        'def rotate(items, places):\n    """Move so many items from the front to the end."""\n'
-        "    return items[places:] + items[:places]",
-        lambda rng: [_numbers(rng, 4), rng.randint(0, 4)],
-    ),
-    (
-        'def take_top(values, count):\n    """List the largest values, the largest first."""\n'
-        "    return sorted(values, reverse=True)[:count]",
-        lambda rng: [_numbers(rng, 2), rng.randint(1, 4)],
-    ),
-    (
-        'def shorten(text, length):\n    """Cut the text to that length; a text that was cut ends in two dots."""\n'
-        "    if len(text) <= length:\n        return text\n    return text[:length - 2] + '..'",
-        lambda rng: ["abcdefghij"[: rng.randint(0, 10)], rng.randint(3, 8)],
-    ),
-    (
-        'def take_off(price, percent):\n    """Return the price less so many percent of it, in whole cents."""\n'
-        "    return price - price * percent // 100",
-        lambda rng: [rng.randint(1, 900), rng.randint(1, 60)],
-    ),
-    (
-        'def overlap(start, end, other_start, other_end):\n    """Say whether two spans of days share one; an '
-        'end is not part of its span."""\n    return start < other_end and other_start < end',
-        lambda rng: [*_pair(rng), *_pair(rng)],
-    ),
-    (
-        'def is_within(value, low, high):\n    """Say whether the value is at least low and below high."""\n'
-        "    return low <= value < high",
-        lambda rng: [rng.randint(0, 14), *_pair(rng)],
-    ),
-    (
-        'def is_between(value, low, high):\n    """Say whether the value is above low and at most high."""\n'
-        "    return low < value <= high",
-        lambda rng: [rng.randint(0, 14), *_pair(rng)],
-    ),
-    (
-        'def count_down(count):\n    """List the whole numbers from count down to 1."""\n'
-        "    return list(range(count, 0, -1))",
-        lambda rng: [rng.randint(0, 9)],
-    ),
-    (
-        'def share_out(amount, people):\n    """Return what each gets of the amount, and the rest."""\n'
-        "    return [amount // people, amount % people]",
-        lambda rng: [rng.randint(0, 60), rng.randint(1, 7)],
-    ),
-    (
-        'def middle(values):\n    """Return the middle one of the sorted values; of two, the later one."""\n'
-        "    return sorted(values)[len(values) // 2]",
-        lambda rng: [_numbers(rng, 1)],
-    ),
-    (
-        'def pad_left(text, width):\n    """Fill the text with dots on the left up to the width."""\n'
-        "    return '.' * (width - len(text)) + text",
-        lambda rng: ["abcdef"[: rng.randint(0, 6)], rng.randint(1, 9)],
-    ),
-)
-"""Pairs the source of a helper with what draws its arguments."""
+DRAWS: Mapping[Callable[..., Any], DrawArguments] = {
+    helpers.clamp: lambda rng: [rng.randint(-5, 20), *_pair(rng)],
+    helpers.take_page: lambda rng: [_numbers(rng), rng.randint(1, 4), rng.randint(1, 4)],
+    helpers.take_block: lambda rng: [_numbers(rng), rng.randint(0, 3), rng.randint(1, 4)],
+    helpers.count_pages: lambda rng: [_numbers(rng), rng.randint(1, 4)],
+    helpers.list_changes: lambda rng: [_numbers(rng, 2)],
+    helpers.sum_windows: lambda rng: [_numbers(rng, 3), rng.randint(1, 3)],
+    helpers.run_totals: lambda rng: [_numbers(rng, 1)],
+    helpers.rotate: lambda rng: [_numbers(rng, 4), rng.randint(0, 4)],
+    helpers.take_top: lambda rng: [_numbers(rng, 2), rng.randint(1, 4)],
+    helpers.shorten: lambda rng: ["abcdefghij"[: rng.randint(0, 10)], rng.randint(3, 8)],
+    helpers.take_off: lambda rng: [rng.randint(1, 900), rng.randint(1, 60)],
+    helpers.overlap: lambda rng: [*_pair(rng), *_pair(rng)],
+    helpers.is_within: lambda rng: [rng.randint(0, 14), *_pair(rng)],
+    helpers.is_between: lambda rng: [rng.randint(0, 14), *_pair(rng)],
+    helpers.count_down: lambda rng: [rng.randint(0, 9)],
+    helpers.share_out: lambda rng: [rng.randint(0, 60), rng.randint(1, 7)],
+    helpers.middle: lambda rng: [_numbers(rng, 1)],
+    helpers.pad_left: lambda rng: ["abcdef"[: rng.randint(0, 6)], rng.randint(1, 9)],
+}
+"""Maps a helper to what draws its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +173,6 @@ def write_report(kind: str, words: str, value: str, record: str, field: str, *, 
     return MadeFunction(name, tidy(source), draw, record)
 
 
-def write_helper(source: str, draw: DrawArguments) -> MadeFunction:
-    return MadeFunction(source[4 : source.index("(")], tidy(source), draw)
-
-
 def tidy(source: str) -> str:
     """Write a function as `ast.unparse` does, so that a mutation changes no other line."""
     return ast.unparse(ast.parse(source))
@@ -279,7 +205,7 @@ def reports_of(split: Split) -> tuple[tuple[str, str, str], ...]:
 
 @cache
 def helpers_of(split: Split) -> tuple[MadeFunction, ...]:
-    every = [write_helper(source, draw) for source, draw in HELPERS]
+    every = [MadeFunction(helper.__name__, tidy(inspect.getsource(helper)), draw) for helper, draw in DRAWS.items()]
     Random("helpers").shuffle(every)
     return tuple(_share(every, split))
 

@@ -178,15 +178,7 @@ def _status(sample: SlimeSample, trajectory: Trajectory) -> Any:
 def _turn_record(turn: Turn) -> dict[str, Any]:
     # Not dataclasses.asdict: it would copy every token by itself.
     completion = {field.name: getattr(turn.completion, field.name) for field in fields(Completion)}
-    return {
-        "role": turn.role,
-        "prompt_ids": turn.prompt_ids,
-        "completion": completion,
-        "trained": turn.trained,
-        "seconds": turn.seconds,
-        "reward": turn.reward,
-        "state": turn.state,
-    }
+    return {**{field.name: getattr(turn, field.name) for field in fields(Turn)}, "completion": completion}
 
 
 def _read_turn(record: dict[str, Any]) -> Turn:

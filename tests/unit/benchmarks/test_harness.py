@@ -281,11 +281,8 @@ def test_pass_at_and_pass_hat_are_shares_of_draws(right: list[bool], data: st.Da
     assert pass_hat(len(right), sum(right), k) == pytest.approx(sum(map(all, draws)) / len(draws))
 
 
-def test_pass_at_keeps_its_precision_and_refuses_what_cannot_be() -> None:
+def test_pass_at_keeps_its_precision() -> None:
     assert (pass_at(64, 1, 1), pass_at(64, 1, 64), pass_at(64, 0, 64)) == (1 / 64, 1.0, 0.0)
-    for n, c, j in ((4, 5, 1), (4, 1, 5), (4, 1, 0)):
-        with pytest.raises(ValueError, match=f"pass@{j}"):
-            pass_at(n, c, j)
 
 
 def test_repeats_that_are_missing_or_there_twice_are_refused() -> None:

@@ -28,7 +28,7 @@ STEP = 4
 """The step of every group here; its weights are version 3."""
 HEALTHY = 1000
 REPEATS = 5
-"""Faults of each kind in each format: 12 kinds in our records, 8 in slime's dumps."""
+"""Faults of each kind in each format: 13 kinds in our records, 8 in slime's dumps."""
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +195,11 @@ def changed_row_logprobs(policy: FakePolicy, record: Record, rng: Random) -> Non
     record["rows"][0]["logprobs_crc32"] += 1
 
 
+def lost_row(policy: FakePolicy, record: Record, rng: Random) -> None:
+    """The turns that are trained stand in no row."""
+    record["rows"][0]["turns"] = []
+
+
 def replace_in_prompt(record: Record, tokenizer: Any, ids: Sequence[int], by: Sequence[int]) -> None:
     """Let the last prompt hold `by` where it holds the ids of the turn before."""
     prompt = RecordedRollout.model_validate(record).prompts[2]
@@ -235,10 +240,11 @@ RECORD_FAULTS: dict[str, tuple[Callable, set[str]]] = {
     "changed_ids": (changed_ids, {"ids"}),
     "changed_mask": (changed_mask, {"mask"}),
     "changed_row_logprobs": (changed_row_logprobs, {"logprobs"}),
+    "lost_row": (lost_row, {"mask"}),
     "retokenised": (retokenised, {"retokenised"}),
     "rewritten": (rewritten, {"not_extended"}),
 }
-IN_THE_RECORD = {"changed_ids", "changed_mask", "changed_row_logprobs", "retokenised", "rewritten"}
+IN_THE_RECORD = {"changed_ids", "changed_mask", "changed_row_logprobs", "lost_row", "retokenised", "rewritten"}
 
 
 @pytest.mark.parametrize("fault", RECORD_FAULTS)
@@ -412,6 +418,13 @@ def test_the_command_tells_yes_no_and_unreadable(
     for path in (tmp_path / "absent.jsonl.gz", tmp_path / "broken.pt"):
         assert main([str(path), *tokenizer]) == 2
         assert path.name in capsys.readouterr().err
+
+
+def test_weights_of_a_gateway_are_not_those_of_a_step(policy: FakePolicy, tmp_path: Path) -> None:
+    """Its sessions are of step 0, and its weights may be numbered from 0."""
+    rng, task = Random(0), make_task(1)
+    records = record_group(policy, task, conversation(policy, task, rng), 0, rng)
+    assert find_drift(write_record(tmp_path / "rollouts.jsonl.gz", policy.tokenizer, [records]), policy) == []
 
 
 def test_a_dump_cannot_run_code(tmp_path: Path, policy: FakePolicy) -> None:

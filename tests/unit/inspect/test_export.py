@@ -100,6 +100,7 @@ def test_both_have_every_id_mask_and_log_prob(tmp_path: Path) -> None:
     for form in FORMS:
         assert main([str(record), "--to", form, "--out", str(tmp_path / form)]) == 0
     lines = [[json.loads(line) for line in (tmp_path / form).open()] for form in FORMS]
+    assert len({trajectory["session_id"] for trajectory in lines[FORMS.index("atif")]}) == 50
     for rollout, trace, trajectory in zip(read_rollouts(record), *lines, strict=True):
         steps = [step for step in trajectory["steps"] if step["source"] == "agent"]
         assert trace["reward"] == trajectory["final_metrics"]["extra"]["reward"] == rollout.reward

@@ -131,7 +131,7 @@ def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_pat
     assert main([str(record_one(tmp_path / "rollouts.jsonl.gz", trajectory))]) == 0
     page = (tmp_path / "view.html").read_text()
     assert main([str(tmp_path)]) == 0, "the folder of a gateway"
-    assert (tmp_path / "view.html").read_text() == page
+    assert (tmp_path / "view.html").read_text() == page.replace("rollouts.jsonl.gz", tmp_path.name)
     (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
     assert [(shown["name"], shown["seconds"]) for shown in rollout["calls"]] == [("search", 0.25)]
     assert "onerror" in rollout["calls"][0]["fields"]

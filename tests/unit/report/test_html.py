@@ -92,6 +92,7 @@ def test_data_without_lengths_has_a_table_for_each_label(empty: RunFolder, hosti
         result = EvalResult(variant, "dev", 0, 0, 2, {"official": [score, 0.0]}, [1, 1], [0, 0], 1.0,
                             measures={f"calls_{hostile}": [1, 0]}, labels={"kind": [hostile, "b"]})  # fmt: skip
         empty.save_evaluation(result)
+    (empty.path / "figure.svg").write_text("of an earlier headline")
     write_report(empty)
     assert not (empty.path / "figure.svg").exists()
     text = Page(empty).text

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from core.report import print_summary, write_report
-from core.report.summary import build_summary, measure_parts
+from core.report.summary import build_summary, first_and_last_reward, measure_parts
 from core.runs.evaluation import EvalResult
 from core.runs.health import FIXES
 from core.runs.run_folder import RunFolder
@@ -169,6 +169,26 @@ def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) 
     assert "- seed 2 has not finished training; its newest checkpoint is not there yet" in text
     assert "seed 0" not in text
     assert "seed 3 has" not in text
+
+
+def test_what_the_seeds_of_a_number_do_not_share_is_told(empty: RunFolder) -> None:
+    for seed in range(3):
+        turns = {"settings": {"memagent": {"max_chunks": 8 - seed // 2}, "weights": f"{seed}"}}
+        empty.save_evaluation(result("trained", 500, [1.0], seed, sampling={"temperature": 1.0}, **turns))
+    empty.save_evaluation(result("untrained", 500, [0.0], 1))
+    assert build_summary(empty)["departures"] == [
+        "niah, trained at length 500: memagent.max_chunks is not the same for all seeds",
+        "niah, untrained at length 500: seed 0, 2 was not evaluated",
+    ]
+
+
+def test_the_first_and_the_last_reward_share_no_step() -> None:
+    def records(*rewards: float) -> list[dict[str, object]]:
+        return [{"stage": "train", "reward": reward} for reward in rewards]
+
+    assert first_and_last_reward(records(0.0, 0.5, 1.0)) == {"first": 0.0, "last": 1.0, "steps": 1}
+    assert first_and_last_reward(records(*[0.0] * 15, *[1.0] * 10)) == {"first": 0.0, "last": 1.0, "steps": 10}
+    assert first_and_last_reward(records(0.5)) == {"first": 0.5, "last": 0.5, "steps": 1}
 
 
 def test_what_ran_at_the_same_time_counts_once() -> None:

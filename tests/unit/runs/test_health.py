@@ -135,6 +135,12 @@ def test_chance_is_no_fall_of_the_reward() -> None:
         assert health.update({"task_rewards": rewards}) == []
 
 
+def test_kinds_of_other_difficulty_in_one_large_step_are_no_fall_of_the_reward() -> None:
+    health = Health(HealthSection())
+    for _ in range(20):
+        assert health.update({"task_rewards": {"easy": [0.95] * 16, "hard": [0.2] * 16}}) == []
+
+
 def reply(*ids: int, reason: Any = "stop", trained: bool = True) -> Turn:
     return Turn("act", (1, 2), Completion(ids, (-1.0,) * len(ids), reason), trained)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.text.tool_calls import FAULTS, CallError, ToolCall, ToolSchema, check_call, parse_calls, strip_thinking
+from core.text.tool_calls import CallError, Fault, ToolCall, ToolSchema, check_call, parse_calls, strip_thinking
 
 SCHEMAS = (
     ToolSchema(
@@ -106,7 +106,7 @@ def test_a_schema_without_names_of_arguments_takes_any(parameters: dict[str, Any
 
 
 def test_every_fault_has_a_case() -> None:
-    assert MALFORMED.keys() == set(FAULTS)
+    assert MALFORMED.keys() == set(get_args(Fault))
 
 
 def test_thoughts_are_not_searched_for_calls() -> None:

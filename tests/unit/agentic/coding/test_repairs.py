@@ -11,7 +11,7 @@ import pytest
 from agentic.coding.grading import grade
 from agentic.coding.records import read_task
 from agentic.coding.repairs.functions import (
-    HELPERS,
+    DRAWS,
     REPORTS,
     SPLITS,
     Split,
@@ -34,7 +34,7 @@ def test_splits_share_no_shape_of_a_function() -> None:
         for split in SPLITS
     }
     assert all(not shapes[one] & shapes[other] for one, other in combinations(SPLITS, 2))
-    assert sum(map(len, shapes.values())) == len(HELPERS) + len(REPORTS) * 6 * 4
+    assert sum(map(len, shapes.values())) == len(DRAWS) + len(REPORTS) * 6 * 4
     unseen = {draw_report(Random(seed), "test", ("order", "total"), unseen=True).shape for seed in range(99)}
     assert len(unseen) > 30
     assert not unseen & set().union(*shapes.values())

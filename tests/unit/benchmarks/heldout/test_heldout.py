@@ -175,7 +175,7 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
     assert reader.scores == untrained.scores, "the same method, model and seeds"
     assert reader.sampling["temperature"] == SPEC.load("tiny").run.eval_temperature
     departures = json.loads((run.path / "published.json").read_text())["departures"]
-    assert departures == list(SPEC.load("tiny").departures)
+    assert departures == SPEC.load("tiny").list_departures()
     assert "untrained · dev · seed 3: official" in capsys.readouterr().out
 
 
