@@ -160,7 +160,11 @@ def write_model_card(
         recipe = method_spec(method).recipe
         listed = recipe.model_validate(recipe.complete(dict(config))).list_departures()
     except ValueError:  # the recipe is of an earlier version, or its method is not here
-        listed = list(config.get("departures", ()))
+        values = flatten(config)
+        listed = [
+            re.sub(r"\{([\w.]+)\}", lambda m: str(values.get(m[1], m[0])), line)
+            for line in config.get("departures", ())
+        ]
     departures = list(dict.fromkeys([*listed, *summary["departures"]]))
     published = [PublishedScore(**row) for row in evaluated.published["rows"]]
     _, _, tables = render_table({**summary, "departures": []}, published).partition("\n\n")

@@ -25,7 +25,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import yaml
@@ -119,7 +118,7 @@ def _is_answering(host: str, port: int) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit_by_signal)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with serve_around(options.file, options.logs), start_keeper(options.command) as keeper:
         return keeper.wait()
 
@@ -130,7 +129,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--logs", type=Path, required=True, metavar="DIR", help="of the services, and their addresses")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     return parser
-
-
-def _exit_by_signal(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)

@@ -17,20 +17,16 @@ from core.text.tool_calls import make_schema
 RELATIONS = ("owner", "maker", "buyer", "keeper")
 ASKED = RELATIONS[0]
 """Names what every question asks for."""
-THINGS = tuple(
-    """
+THINGS = """
     anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet cart
     chain chair clock coat compass cradle crown curtain desk drum engine feather fence flag flute fork globe glove
     guitar hammer hat helmet jacket jar kettle kite knife ladder lamp lantern
     """.split()
-)
-NAMES = tuple(
-    """
+NAMES = """
     ada alma anna arne bela bert boris carla cesar clara dana david dora edgar elena emil eva felix fiona frank greta
     gustav hanna hugo ida igor irma ivan jana jonas karl klara lars laura leo lydia marc maria nils nora olga oskar
     paula peter rosa rudi sara simon sofia sven tanja theo tilda tom ulla vera viktor walter wanda xaver yvonne zora
     """.split()
-)
 LOOK_UP = make_schema("look_up", "Tells the owner, maker, buyer and keeper of a thing.", {"thing": "string"})
 
 

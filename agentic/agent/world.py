@@ -27,7 +27,7 @@ from core.text.tokenizer import Tokenizer
 from core.types import Task
 from core.worlds import TOOL_TEMPLATE, Example, Split, World, encode_turn, write_call
 
-THINGS_OF: Mapping[Split, tuple[str, ...]] = {"train": THINGS[::2], "dev": THINGS[1::4], "test": THINGS[3::4]}
+THINGS_OF: Mapping[Split, Sequence[str]] = {"train": THINGS[::2], "dev": THINGS[1::4], "test": THINGS[3::4]}
 """Gives each thing to one split, so the facts of training say nothing about a held-out question."""
 FORMS = (
     "Who is the owner of the {thing}? Beside it are {others}.",

@@ -38,30 +38,24 @@ from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 from core.worlds import SPLITS, TOOL_TEMPLATE, Example, Split, World, encode_turn, write_call
 
-TOPICS = tuple(
-    """
+TOPICS = """
     amber ample basic blank bold brief brisk broad calm clean clear crisp daily dense early exact extra fair final firm
     flat fresh front gross hourly inner joint large late legal light local lower major mean minor monthly narrow net
     outer plain prime quick rapid raw regular rough shared short silent simple slow small solid spare special steady
     sudden tidy upper urgent usual weekly yearly
     """.split()
-)
-VERBS = tuple(
-    """
+VERBS = """
     adjust apply attach bake bind blend build carry cast chain clip close collect combine cover cut divide draft draw
     drop enter expand extract fill fix fold form gather glue grind group grow handle join lift link load mark match melt
     merge mix move order pack paste peel pick place plan pour press pull push raise reach refine rinse roll scale seal
     send shift slice sort spin split spread stack stir sweep swap tie trace trim turn twist unite wash weave wind wrap
     """.split()
-)
-NOUNS = tuple(
-    """
+NOUNS = """
     anchor basket bell bench bottle bridge brush bucket button cabin camera candle carpet castle chair clock compass
     cradle crown curtain desk engine feather fence flute forest garden harbor hammer helmet island jacket kettle ladder
     lantern market meadow mirror needle office orchard paddle pencil piano pillow ribbon river saddle shovel spoon
     station table tunnel valley wagon window
     """.split()
-)
 ROLES = {"computed": "comes out wrong", "shown": "appears twice", "stored": "vanishes overnight"}
 """Maps what a function does to the symptom of its bug."""
 IDLE = ("checked", "copied")

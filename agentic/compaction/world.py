@@ -31,8 +31,7 @@ from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Sampling, Task, Trajectory
 from core.worlds import SPLITS, Example, Split, TextPolicy, World
 
-ANIMALS = tuple(
-    """
+ANIMALS = """
     ant badger bat bear beaver bee bison boar buffalo camel cat cheetah cobra condor cougar cow coyote crab crane crow
     deer dingo dog dolphin donkey dove duck eagle eel egret elk emu falcon ferret finch fly fox frog gazelle gecko
     gerbil gibbon giraffe goat goose gopher gorilla grouse gull hamster hare hawk heron hippo horse hyena ibex ibis
@@ -41,15 +40,12 @@ ANIMALS = tuple(
     puma python quail rabbit raccoon ram rat raven robin salmon seal shark sheep shrew skunk sloth snail sparrow spider
     squid stork swan swift tapir tiger toad trout turtle
     """.split()
-)
-THINGS = tuple(
-    """
+THINGS = """
     anchor apple basket bell blanket bottle broom brush bucket button camera candle cart chain chair clock coat comb
     compass cradle crown cup curtain desk drum fan feather fence flag flute fork glove guitar hammer hat helmet jacket
     jar kettle key kite knife ladder lamp lantern map mirror nail needle paddle pencil piano pillow pipe plate pump rope
     saddle shovel spoon
     """.split()
-)
 QUESTION = "What does the {} have?"
 FACT = " {} has {}."
 FACTS_OF_A_PAGE = (2, 4)

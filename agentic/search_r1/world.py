@@ -35,39 +35,29 @@ from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Completion, Sampling, Task, Trajectory
 from core.worlds import SPLITS, Example, Split, TextPolicy, World, draw_batches, encode_turn
 
-ADJECTIVES = tuple(
-    """
+ADJECTIVES = """
     amber black blue broad brown dark dull flat gold green grey heavy light long pale plain red round sharp short small
     soft white young
     """.split()
-)
-NOUNS = tuple(
-    """
+NOUNS = """
     anchor basket bell bench blanket bottle brush bucket button camera candle carpet chain chair clock compass cradle
     crown curtain desk drum engine feather fence flute fork globe guitar hammer helmet jacket kettle kite ladder lamp
     lantern mirror needle paddle pencil piano pillow ribbon saddle shovel spoon table wagon
     """.split()
-)
-FIRST_NAMES = tuple(
-    """
+FIRST_NAMES = """
     ada alma anna arne bela boris carla clara dana david edgar elena emil eva felix fiona frank greta hugo ida ivan jana
     jonas karl laura leo marc nora oskar rosa simon tilda
     """.split()
-)
-LAST_NAMES = tuple(
-    """
+LAST_NAMES = """
     abbot archer baker barber becker bishop brewer butler carter cook cooper dyer fisher fletcher forester fowler
     gardener glover harper hunter keller knight marshal mason mercer miller painter parker piper porter potter reeve
     sawyer shepherd skinner slater smith spencer stone tanner taylor thatcher turner tyler walker weaver webster wright
     """.split()
-)
-TOWNS = tuple(
-    """
+TOWNS = """
     athens basel berlin bern bonn boston bremen cairo cork delhi dover dublin essen florence geneva genoa ghent halle
     hanoi kiel kyoto leeds leipzig lima lisbon london lyon madrid malmo milan minsk munich naples nice osaka oslo oxford
     paris perth prague quito riga rome sofia tokyo turin vienna york
     """.split()
-)
 WORDS = (*ADJECTIVES, *NOUNS, *FIRST_NAMES, *LAST_NAMES, *TOWNS)
 OF_A_THING, OF_A_PERSON = ("owner", "maker"), ("home", "birth")
 """Name the facts of a thing, which are persons, and those of a person, which are towns."""

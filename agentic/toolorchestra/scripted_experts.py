@@ -29,15 +29,13 @@ from pydantic import BaseModel, Field, ValidationError
 from core.serving import ListenError, add_address_options, describe_invalid, make_app, read_api_key
 
 ATTRIBUTES = ("price", "weight", "length", "width", "age", "speed", "rank", "score")
-THINGS = tuple(
-    """
+THINGS = """
     anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet
     cart chain chair chest clock coat compass cradle crane crown curtain cushion desk drum engine fan feather fence
     flag flute fork frame globe glove guitar hammer harp hat helmet jacket jar kettle kite knife ladder lamp lantern
     mirror nail needle oven paddle pencil piano pillow pipe plate pump purse ribbon ring rope ruler saddle sail
     scarf shell shield shoe shovel spoon table tent
     """.split()
-)
 OPERATIONS = ("plus", "minus", "times")
 UNKNOWN = "unknown"
 

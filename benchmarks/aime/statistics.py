@@ -64,7 +64,7 @@ def aime_statistics(samples: Sequence[Sample]) -> AimeStatistics:
     return AimeStatistics(
         k=k,
         avg=[c / k for c in correct],
-        pass_at={j: [pass_at(k, c, j) for c in correct] for j in powers_of_two(k)},
+        pass_at={j: [pass_at(k, c, j) for c in correct] for j in (2**power for power in range(1, k.bit_length()))},
         maj=[score_majority(of_task) for of_task in by_task.values()],
         repeats=_interval_over_repeats(means, n) if k > 1 else None,
         truncated=sum(sample.status == "truncated" for sample in samples) / n,
@@ -100,8 +100,3 @@ def score_majority(samples: Sequence[Sample]) -> float:
     tied = [answer for answer, count in votes.items() if count == most]
     right = {answer: [is_correct(s) for s in samples if s.graded["answer"] == answer] for answer in tied}
     return sum(sum(verdicts) / len(verdicts) for verdicts in right.values()) / len(tied)
-
-
-def powers_of_two(k: int) -> list[int]:
-    """Return 2, 4, 8 ... up to `k`."""
-    return [2**power for power in range(1, k.bit_length())]

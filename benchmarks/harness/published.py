@@ -56,13 +56,10 @@ def read_scores(benchmark: str, data: str | None = None) -> list[PublishedScore]
     return [
         PublishedScore(**fields, length=length, score=percent / 100)
         for fields in yaml.safe_load(path.read_text(encoding="utf-8"))
-        for length, percent in _read_lengths(fields.pop("percent"))
+        for found in [fields.pop("percent")]  # for all lengths, or of each
+        for length, percent in (found.items() if isinstance(found, dict) else [(0, found)])
         if data in (None, fields["data"])
     ]
-
-
-def _read_lengths(percent: Any) -> list[tuple[int, float]]:
-    return list(percent.items()) if isinstance(percent, dict) else [(0, percent)]
 
 
 def mark_cell(cell: EvalCell, protocol: Protocol, ours: Settings, published_as: str | None = None) -> EvalCell:

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from core.text.tokenizer import Tokenizer, encode_text
 
 Data = Literal["frames", "hle"]
@@ -44,8 +46,8 @@ JUDGE = (
 PROGRAMS_HEADING = "\npython code and execution outputs:\n"
 TOOLS_FILE = Path(__file__).with_name("tools.json")
 
-Limits = tuple[int, int]
-"""Count the tokens of the programs, and of everything before the question, in the prompt of an expert."""
+Limits = Sequence[int]
+"""Holds two numbers: the tokens of the programs, and of everything before the question, in an expert's prompt."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ class Released:
     empty_query_is_question: bool
     """Says whether the question itself is searched for where GPT-5 wrote nothing."""
     passages: int
-    document: tuple[int, str]
-    """Hold the characters of a document that the orchestrator reads, and what follows them."""
+    document: Sequence[Any]
+    """Holds the characters of a document that the orchestrator reads, and what follows them."""
     gpt: Limits
     llama: Limits
     context: int
@@ -79,41 +81,8 @@ class Released:
 
 
 RELEASED: Mapping[Data, Released] = {
-    "frames": Released(
-        choose="Choose an appropriate tool.",
-        search="Question: {problem}\nInstead of directly answering the question, please think hard and write a concise "
-        "query to search Wikipedia. Wrap the query within <query> and </query>.",
-        ask="\n\n",
-        shortest_query=10,
-        empty_query_is_question=True,
-        passages=150,
-        document=(4000, ""),
-        gpt=(40_000, 160_000),
-        llama=(40_000, 80_000),
-        context=24_000,
-        counts_question=False,
-        searches_again=False,
-        short_documents=None,
-        runs_programs=False,
-    ),
-    "hle": Released(
-        choose="Choose an appropriate tool.'",
-        search="Question: {problem}\nInstead of directly answering the question, please write a query to search for a "
-        "piece of relevant and missing information. The query should be a few key words about the information to "
-        "search or a short sentence. Wrap the query within <query> and </query>.",
-        ask="\n\nProblem:\n",
-        shortest_query=5,
-        empty_query_is_question=False,
-        passages=50,
-        document=(1200, " ..."),
-        gpt=(40_000, 120_000),
-        llama=(10_000, 80_000),
-        context=27_000,
-        counts_question=True,
-        searches_again=True,
-        short_documents=1000,
-        runs_programs=True,
-    ),
+    name: Released(**fields)
+    for name, fields in yaml.safe_load(Path(__file__).with_name("released.yaml").read_text(encoding="utf-8")).items()
 }
 
 QUERY_CHARACTERS = 390

@@ -10,27 +10,17 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from core.config import Recipe, RecipeError
 from core.config.clusters import ClusterSection
 from core.data.hub_sets import is_hub_set
 from core.options import EMBEDDED_ONLY, find_marked
+from core.policy.server_process import find_health_problem
 from core.runs.run_folder import flatten
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 10.0
-
-
-def find_url_problem(url: str) -> str | None:
-    """Say why a GET of `url` fails; None if it succeeds."""
-    try:
-        with urlopen(url, timeout=PATIENCE_S):  # an HTTP status of 400 or more raises
-            return None
-    except (URLError, OSError, ValueError) as error:
-        return str(error)
 
 
 def list_data(recipe: Recipe) -> dict[str, str]:
@@ -52,7 +42,7 @@ def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Col
     for role, place in recipe.roles.items():
         if place.startswith("http") and role not in served:
             urls[f"roles.{role}"] = f"{place.rstrip('/')}/health"
-    answers = {url: find_url_problem(url) for url in dict.fromkeys(urls.values())}
+    answers = {url: find_health_problem(url, PATIENCE_S, "") for url in dict.fromkeys(urls.values())}
     for key, url in urls.items():
         if error := answers[url]:
             named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does

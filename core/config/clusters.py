@@ -136,7 +136,7 @@ class SlimeSection(ClusterSection):
         return self.serving_gpus - sum(model.gpus for model in self.sglang.models.values())
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> SlimeSection:
+    def _models_have_gpus_and_names(self) -> SlimeSection:
         if not self.colocate and self.rollout_gpus is None:
             raise ValueError("colocate is false, so rollout needs GPUs of its own; set slime.rollout_gpus")
         if self.policy_gpus < 1:
@@ -150,10 +150,6 @@ class SlimeSection(ClusterSection):
         for name, (gpus, per_engine) in served.items():
             if gpus % per_engine:
                 raise ValueError(f"{name}: {gpus} GPUs do not make whole engines of {per_engine} GPUs")
-        return self
-
-    @model_validator(mode="after")
-    def _names_are_known(self) -> SlimeSection:
         if "policy" in self.sglang.models:
             raise ValueError("sglang.models.policy: the policy is checkpoint.hf; give the further model another name")
         for role, model in self.roles.items():

@@ -414,7 +414,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _servers_have_one_trainer(self) -> Recipe:
+    def _servers_can_sample(self) -> Recipe:
         inference = self.inference
         if inference.is_served and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
             raise ValueError("inference.servers and replicas sample for one seed at a time; set run.parallel_seeds=1")
@@ -427,11 +427,7 @@ class Recipe(Section):
             raise ValueError(
                 "inference.engine, replica_args and replica_python say how replicas run; set inference.replicas"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _vllm_samples_from_all_tokens(self) -> Recipe:
-        is_vllm = self.inference.engine == "vllm" or any(url.startswith("vllm+") for url in self.inference.servers)
+        is_vllm = inference.engine == "vllm" or any(url.startswith("vllm+") for url in inference.servers)
         if is_vllm and (self.rollout.top_p < 1 or self.rollout.top_k > 0):
             raise ValueError(
                 "rollout.top_p and top_k: vLLM's log-probs are of the tokens that they leave, while rows are trained "
@@ -468,11 +464,7 @@ class Recipe(Section):
             raise ValueError(f"algorithm.update_group_size={kept} leaves none out of rollout.group_size={n}; lower it")
         if optimizer.lr_decay_steps and optimizer.lr_scheduler_type == "constant":
             raise ValueError("optimizer.lr_decay_steps has no place in lr_scheduler_type=constant; set it to null")
-        return self
-
-    @model_validator(mode="after")
-    def _rate_lasts_to_the_end(self) -> Self:
-        optimizer, steps = self.optimizer, self.run.steps * self.algorithm.num_steps_per_rollout
+        steps = self.run.steps * self.algorithm.num_steps_per_rollout
         if optimizer.lr_scheduler_type == "constant":
             return self
         if optimizer.lr_decay_steps is None:

@@ -131,15 +131,6 @@ class AnyDecoder(CausalLM):
         return any(re.search(pattern, name) for pattern in self._beside)
 
     @property
-    def compiled(self) -> bool:
-        return False
-
-    @compiled.setter
-    def compiled(self, value: bool) -> None:
-        if value:
-            raise CheckpointError("model.compile is for Qwen2, Qwen2.5, Qwen3 and Llama; set it to false")
-
-    @property
     def gradient_checkpointing(self) -> bool:
         return self._checkpoints
 

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, get_args
 
 from core.gateway.history import Answer, Continuation
@@ -153,7 +152,7 @@ class Transcriber:
                 found[call.call_id] = written[i] if i < len(written) else f"functions.{call.name}:{len(found)}"
         return found
 
-    def encode_message(self, message: WireMessage, call_ids: Mapping[str, str] = MappingProxyType({})) -> Message:
+    def encode_message(self, message: WireMessage, call_ids: Mapping[str, str]) -> Message:
         """Encode a message that no policy sampled here; its calls are left to the template."""
         calls = []
         for call in message.calls:

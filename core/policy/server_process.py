@@ -153,13 +153,13 @@ def open_url(url: str, limit_s: float, headers: Mapping[str, str] | None = None)
     return direct.open(urllib.request.Request(url, headers=dict(headers or {})), timeout=limit_s)
 
 
-def find_health_problem(url: str, limit_s: float = 10.0) -> str | None:
-    """Return what is wrong with the server at `url`; None if it answers GET /health within `limit_s` seconds."""
+def find_health_problem(url: str, limit_s: float = 10.0, path: str = "/health") -> str | None:
+    """Return what is wrong with the server at `url`; None if it answers GET `path` within `limit_s` seconds."""
     try:
-        with open_url(f"{url}/health", limit_s) as response:
-            return None if response.status == 200 else f"GET /health gave HTTP {response.status}"
+        with open_url(f"{url}{path}", limit_s) as response:
+            return None if response.status == 200 else f"GET {path} gave HTTP {response.status}"
     except urllib.error.HTTPError as error:
-        return f"GET /health gave HTTP {error.code}"
+        return f"GET {path} gave HTTP {error.code}"
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"no answer ({type(error).__name__}: {error})"
 

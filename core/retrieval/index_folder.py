@@ -6,7 +6,7 @@ a build that is killed leaves no index.
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
 import shutil
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import Encoder, Vectors
 from core.retrieval.index import FlatOptions, IndexFileError, IndexOptions, Progress, Retriever, build_index, load_index
+from core.runs.files import hold_lock
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 _PROBE = "The river that runs through the old town of Bamberg in Bavaria is called Regnitz."
@@ -92,8 +93,7 @@ def _build_folder(folder: Path, corpus: Corpus, encoder: Encoder, options: Index
     partial = folder.with_name(f"{folder.name}.partial")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with hold_lock(folder.with_name(f"{folder.name}.lock"), wait_s=math.inf):
             if _is_built(folder):
                 return
             shutil.rmtree(partial, ignore_errors=True)

@@ -143,6 +143,8 @@ class Trainer:
         model.drop_prepacked()  # oneDNN's cannot be copied
         self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
         model.gradient_checkpointing = optimizer.gradient_checkpointing
+        if compiled and model.config.other:
+            raise RecipeError("model.compile is for Qwen2, Qwen2.5, Qwen3 and Llama; set it to false")
         model.compiled = compiled
         # What a large model frees stays in glibc's lists otherwise, where the next pack's tensors do not fit.
         large = sum(parameter.numel() for parameter in model.parameters()) > LARGE_MODEL_PARAMETERS

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-KEYS = tuple(
-    """
+KEYS = """
     anchor apple arrow badge basin basket beacon bell bench blade blanket boat bottle bowl bracket branch brick bridge
     broom brush bucket button cabin cable camera candle canoe canvas card carpet cart castle chain chair chest clock
     coat coin compass cord cradle crane crown cup curtain cushion desk dish door drawer drum engine fan feather fence
@@ -15,9 +14,7 @@ KEYS = tuple(
     needle net oar oven paddle paper pencil piano pillow pipe plate pocket pot pump purse rail ribbon ring rope ruler
     saddle sail scarf shelf shell shield shoe shovel spoon
     """.split()
-)
-VALUES = tuple(
-    """
+VALUES = """
     acorn almond amber ant badger banana barley basil bean bear beaver bee beet berry birch bison bronze butter cactus
     camel carrot cat cedar celery cheese cherry chili clam clay clover cobalt cobra cocoa copper coral corn cotton cow
     crab cricket crow daisy deer dog dolphin donkey dove duck eagle eel elm falcon fern fig finch fox frog garlic
@@ -26,9 +23,7 @@ VALUES = tuple(
     nettle nickel nutmeg oak oat olive onion opal orange orchid otter owl oyster panda parrot peach pear pepper pigeon
     pine plum pony poppy potato quartz
     """.split()
-)
-NOISE = tuple(
-    """
+NOISE = """
     about after air all along also always away bad because before big both bring but call can close cold come could
     day deep did down each early even every far fast few find first for from gave good great had half hand hard have
     he help her high him his home how if in into it just keep kind know last late left life light like line little
@@ -39,7 +34,6 @@ NOISE = tuple(
     wait walk wall want warm was water way well went were what when where which while white who why wide wind winter
     with work world would year you young
     """.split()
-)
 """The three lists are disjoint."""
 
 QUESTION = "What is the special magic word for {key} mentioned in the provided text?"

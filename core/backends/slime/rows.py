@@ -37,7 +37,7 @@ from core.backends.rollouts import NOTES
 from core.backends.slime.samples import SlimeSample, group_samples, read_reward, read_trajectory
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
-from core.types import Group, LossAgg, Row, Trajectory
+from core.types import Group, Row, Trajectory
 
 
 def make_train_data(
@@ -71,7 +71,8 @@ def make_train_data(
     for first in range(0, len(rollouts), rollouts_per_step):  # one optimizer step: `rollouts_per_step` rollouts
         step = [row for part in rows_by_rollout[first : first + rollouts_per_step] for row in part]
         length = algorithm.max_response_length or 1
-        denominators += loss_denominators(step, algorithm.loss_agg, rollouts_per_step, length)
+        scales = row_scales(step, algorithm.loss_agg, length)  # 0 for a row without a trained token
+        denominators += [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in scales]
     return {
         "tokens": [list(row.tokens) for row in rows],
         "response_lengths": [len(row.loss_mask) for row in rows],
@@ -88,11 +89,6 @@ def make_train_data(
 def make_masked_row(rollout_id: int) -> Row:
     """Make a row that holds a rollout's place and adds nothing to the loss."""
     return Row(tokens=(0, 0), loss_mask=(0,), logprobs=(0.0,), advantage=0.0, rollout_id=rollout_id)
-
-
-def loss_denominators(rows: Sequence[Row], loss_agg: LossAgg, rollouts_per_step: int, length: int = 1) -> list[float]:
-    """Return d_i for the rows of one optimizer step; 1 for a row without a trained token."""
-    return [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in row_scales(rows, loss_agg, length)]
 
 
 def post_process_rewards(

@@ -19,7 +19,7 @@ from torch.nn.utils import get_total_norm
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from core.algorithms.grpo import GRPOConfig
-from core.config import LoRASection, OptimizerSection
+from core.config import LoRASection, OptimizerSection, RecipeError
 from core.engine import engine as engine_module
 from core.engine import lora, weights
 from core.engine.engine import Engine
@@ -362,7 +362,7 @@ def test_what_a_family_lacks_is_named(tmp_path: Path) -> None:
     model = weights.load(save_model("GPT2", GPT2, tmp_path))
     with pytest.raises(CheckpointError, match=r"no linear map down_proj; name some of lm_head"):
         lora.add_adapters(model, LoRASection(rank=4))
-    with pytest.raises(CheckpointError, match=r"model.compile is for Qwen2, Qwen2.5, Qwen3 and Llama"):
+    with pytest.raises(RecipeError, match=r"model.compile is for Qwen2, Qwen2.5, Qwen3 and Llama"):
         Trainer(model, OptimizerSection(lr=0.0), GRPOConfig(), compiled=True)
 
 
