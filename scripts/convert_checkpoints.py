@@ -70,11 +70,10 @@ def partial_path(target: Path) -> Path:
 
 @dataclass(frozen=True)
 class ConverterTools:
-    """Holds the folders of slime and Megatron-LM, and the Python that has their packages."""
+    """Holds the folders of slime and Megatron-LM, whose packages this Python has."""
 
     slime: Path
     megatron: Path
-    python: str
 
     def check(self, direction: str) -> None:
         """Raise ConversionError, which names the option, if a folder lacks the file that it must have."""
@@ -87,7 +86,7 @@ class ConverterTools:
 
     def command(self, tool: str, *args: str, gpus: int = 1) -> list[str]:
         """Return the command line of a converter; several GPUs take torchrun."""
-        launcher = [self.python]
+        launcher = [sys.executable]
         if gpus > 1:
             launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
         path = f"PYTHONPATH={self.megatron}:{self.slime}"
@@ -180,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan_conversions(options: argparse.Namespace) -> list[Conversion]:
     """Return the conversions that the command line asks for and that are not done yet."""
-    tools = ConverterTools(options.slime.absolute(), options.megatron.absolute(), options.python)
+    tools = ConverterTools(options.slime.absolute(), options.megatron.absolute())
     tools.check(options.direction)
     dist = options.dist.absolute()
     if options.direction == "to-dist":
@@ -201,9 +200,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--slime", type=Path, default=Path("/root/slime"), help="folder of slime's source (default: %(default)s)"
     )
     common.add_argument("--megatron", type=Path, default=Path("/root/Megatron-LM"), help="default: %(default)s")
-    common.add_argument(
-        "--python", default=sys.executable, help="the Python that has their packages (default: this one)"
-    )
     common.add_argument("--dry-run", action="store_true", help="print the commands and stop")
     first, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(prog="tokentrue convert", description=first)

@@ -42,6 +42,7 @@ from agentic.coding.prompts import (
     WORK,
 )
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
+from agentic.coding.remember import Remembered
 from agentic.coding.tools import number_lines, run_tool
 from core.config import RecipeError
 from core.gateway import list_other_roles
@@ -49,7 +50,6 @@ from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
-from core.sandbox import Remembered
 from core.sandbox import workspace as workspaces
 from core.sandbox.workspace import (
     PreparedRepository,

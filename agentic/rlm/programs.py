@@ -63,12 +63,12 @@ class Programs:
 
     def __init__(self, config: RLMSection):
         from core.sandbox import (  # here, because slime imports methods in processes that run no program
-            Remembered,
+            KeptRuns,
             Sandbox,
         )
 
         self._sandbox = Sandbox(config.sandbox, config.backend)
-        self._kept = Remembered[Report](config.remember)
+        self._kept = KeptRuns[Report](config.remember, lambda report: not report.killed)
         self.isolation = self._sandbox.backend
         self.largest_document = (config.sandbox.folder_mb << 20) // 10
         """Limits the characters of a document: in the sandbox it is a file, of up to ten bytes for each."""
@@ -81,11 +81,7 @@ class Programs:
         """
         code = f"{HARNESS}\nreport(*{arguments!r})\n"
         key = sha256(code.encode("utf-8", "surrogatepass")).digest()  # the document is in it
-        async with self._kept.hold(key) as known:
-            report = known or await self._run(code)
-            if not report.killed:  # a limit that ended it says nothing about the program
-                self._kept.put(key, report)
-        return report
+        return await self._kept.find(key, lambda: self._run(code))
 
     async def _run(self, code: str) -> Report:
         result = await self._sandbox.run(code)
@@ -95,6 +91,9 @@ class Programs:
             return Report.model_validate_json(result.stdout.rstrip("\n").rpartition("\n")[2])
         except ValidationError:  # the program wrote to the stream behind print(), or ended the process
             return Report.of_killed(NO_REPORT)
+
+    def close(self) -> None:
+        self._kept.close()
 
 
 class Notebook:

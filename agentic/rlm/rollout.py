@@ -166,6 +166,9 @@ class RLM(Method):
         completion = await turns.ask(policy, "subcall", ids, config.max_subcall_tokens, config.train_subcalls)
         return strip_thoughts(str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
 
+    async def close(self) -> None:
+        self.programs.close()
+
 
 def find_program(reply: str) -> str | None:
     """Return the last program of a reply behind its thoughts; None if there is none, or a boxed answer follows it."""

@@ -168,16 +168,16 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
         folder = RunFolder.create(
             options.out or Path("runs") / f"{name}-{Path(options.model).name}",
             recipe.dump(),
-            may_differ=("data", "rollout", "algorithm", "optimizer", "inference", "run", "slime", "verl"),
+            may_differ="data rollout algorithm optimizer inference run slime verl departures".split(),
         )
         models = {"trained": options.model, **_map_untrained(options.untrained)}
-        recipe = recipe.model_copy(update={"departures": recipe.fill_departures()})
+        recipe = recipe.model_copy(update={"departures": tuple(recipe.fill_departures())})
         return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))
     folder = RunFolder(options.run)
     for line in folder.list_unfinished():
         print(f"note: {line}")
     recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
-    recipe = recipe.model_copy(update={"departures": recipe.list_departures()})  # of its training, too
+    recipe = recipe.model_copy(update={"departures": tuple(recipe.list_departures())})  # of its training, too
     seeds = options.seeds or folder.seeds or recipe.run.seeds
     return EvalTarget(folder, recipe, {seed: _find_models(folder, seed, recipe) for seed in seeds})
 
@@ -210,7 +210,7 @@ def create_folder(options: argparse.Namespace, name: str, settings: Mapping[str,
     digests = {model: digest for model, path in models.items() if (digest := weights_digest(path))}
     sampling = {"temperature": options.temperature, "top_p": options.top_p}
     config = {**settings, **models, **({"weights": digests} if digests else {}), "sampling": sampling}
-    return RunFolder.create(options.out or Path("runs") / name, config)
+    return RunFolder.create(options.out or Path("runs") / name, config, may_differ=["recipe.departures"])
 
 
 def sampling_fields(options: argparse.Namespace, variant: str = "") -> dict[str, Any]:

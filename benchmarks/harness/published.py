@@ -90,23 +90,28 @@ def compare_cells(
             theirs, ours = compared
             cell = mark_cell(cell, theirs, ours, published_as if cell.variant == evaluated else None)
         marked.append(cell)
-    save_published(folder, rows, departures)
+    save_published(folder, rows, (), of_recipe=departures)
     return marked
 
 
 def save_published(
-    folder: RunFolder, rows: Sequence[PublishedScore], departures: Sequence[str], gone: Sequence[str] = ()
+    folder: RunFolder,
+    rows: Sequence[PublishedScore],
+    departures: Sequence[str],
+    gone: Sequence[str] = (),
+    of_recipe: Sequence[str] | None = None,
 ) -> None:
     """Save what the report shows beside our scores: published scores, and departures that no single result has.
 
-    What earlier calls saved about other data stays, but for departures that begin with one of `gone`. Another process
-    may save to the folder at the same time.
+    What earlier calls saved about other data stays, but for departures that begin with one of `gone`. Those of the
+    recipe, where they are given, take the place of earlier ones. Another process may save to the folder meanwhile.
     """
     with hold_lock(folder.evaluation_path / ".published.lock", wait_s=10.0):
         earlier, data = folder.published, {row.data for row in rows}
         others = [row for row in earlier["rows"] if row["data"] not in data]
         kept = [line for line in earlier["departures"] if not line.startswith(tuple(gone))]
-        folder.save_published([*map(asdict, rows), *others], list(dict.fromkeys([*departures, *kept])))
+        own = earlier["of_recipe"] if of_recipe is None else of_recipe
+        folder.save_published([*map(asdict, rows), *others], list(dict.fromkeys([*departures, *kept])), own)
 
 
 def _show(value: Any) -> str:

@@ -109,7 +109,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
         for seed, variant, model in named
     ]
     labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
-    save_published(folder, (), recipe.departures)
+    save_published(folder, (), (), of_recipe=recipe.departures)
     return HeldoutPlan(folder, models, cells, builds, tasks, labels, spec.left_out, world.compare)
 
 

@@ -7,7 +7,8 @@ be read. The kinds of drift are:
   retokenised       a prompt has the text of an earlier turn of its row, but other ids
   not_extended      a prompt does not begin with an earlier turn of its row
   ids, mask         a row has other tokens, or another loss mask, than its turns give
-  mask              a token is trained that has no log-prob of the engine, where the trainer's is not near 0
+  mask              a token is trained that has no log-prob of the engine, where the trainer's is not near 0; or a
+                    turn that is trained stands in no row, or in two
   after_end         a completion goes on after the end token: the mask covers what was not sampled
   logprobs          a row has other log-probs than its turns, or one is missing, not finite or above 0
   shifted           the log-probs are those of the next or of the previous token

@@ -13,18 +13,22 @@ from core.runs.run_folder import RunFolder
 
 
 def list_records(path: Path) -> list[tuple[int, Path]]:
-    """Return seed and file of each record that `path` stands for: itself, that of a gateway's folder, or a run's.
+    """Return seed and file of each record that `path` stands for: itself, that of a gateway's, or a run's training.
 
-    Those of a run are of its training; without any, of its evaluations. Raises ValueError if nothing is there.
+    Raises ValueError if nothing is there.
     """
     for file in (path, path / "rollouts.jsonl.gz"):
         if file.is_file():
             return [(_read_seed(file), file)]
-    if not path.is_dir():
-        raise ValueError(f"{path}: there is no record; a run writes it with run.record_every above 0")
+    if not path.exists():
+        raise ValueError(f"{path}: there is no record, and no folder of a run or a gateway")
     folder = RunFolder(path)
-    trained = [(seed, file) for seed in folder.seeds if (file := folder.rollouts_path(seed)).exists()]
-    return trained or [(_read_seed(file), file) for file in sorted(folder.evaluation_path.glob("*.jsonl.gz"))]
+    return [(seed, file) for seed in folder.seeds if (file := folder.rollouts_path(seed)).exists()]
+
+
+def list_samples(folder: RunFolder) -> list[tuple[int, Path]]:
+    """Return seed and file of each record of an evaluation."""
+    return [(_read_seed(file), file) for file in sorted(folder.evaluation_path.glob("*.jsonl.gz"))]
 
 
 def _read_seed(path: Path) -> int:

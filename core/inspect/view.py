@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from core.inspect.dumps import list_records, read_dump
+from core.inspect.dumps import list_records, list_samples, read_dump
 from core.options import show_errors
 from core.report import begin_page
 from core.rewards.answer_grader import is_accepted
@@ -65,7 +65,8 @@ def write_view(folder: RunFolder) -> int:
 
 def refresh_view(folder: RunFolder) -> None:
     """Write the viewer of a run unless it is newer than every record: to read the records takes long."""
-    if not is_newest(folder.path / VIEW_FILE, (file for _, file in list_records(folder.path))):
+    records = list_records(folder.path) or list_samples(folder)
+    if not is_newest(folder.path / VIEW_FILE, (file for _, file in records)):
         write_view(folder)
 
 
@@ -82,7 +83,7 @@ def _write_page(
     It shows those of one task, of one step, or both, or else of the last training step; of these the `worst`, those
     whose reward looks wrong first, or the first groups.
     """
-    records = list_records(path)
+    records = list_records(path) or list_samples(RunFolder(path))
     chosen: list[SeededRollout] = []
     limit, found = None if worst is not None else max(1, MAX_ROLLOUTS // max(1, len(records))), 0
     for seed, file in records:

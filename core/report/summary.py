@@ -27,6 +27,7 @@
   step; a seed without any has an empty list, and one that was not looked at is missing.
 - `kept` is there with `run.keep: best` alone: the step of the trained policy, and the evaluations that chose it.
 - `counts` holds failures and every metric of `core.types.COUNTED_METRICS`.
+- Turns and tokens are of all repeats of a task; a failed one counts as 0 of both.
 - A measure is a mean over the tasks that have it. A failed task has none: its cost is not known. `cost_per_solved` is
   the known cost of all tasks, divided by the sum of the official scores.
 - "Per 1K tokens" means per 1,000 tokens of documents. Policy tokens are prompts and completions.
@@ -76,7 +77,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     steps = [record for records in metrics.values() for record in records]
     trained = {seed: folder.find_trained(seed) for seed in folder.seeds}
-    unfinished = [*folder.list_unfinished(), *list_uneven(by_data)]
+    unfinished, published = [*folder.list_unfinished(), *list_uneven(by_data)], folder.published
     departures = join_departures(result for results in by_data.values() for result in results)
     return {
         "method": folder.config.get("method"),
@@ -100,7 +101,9 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         },
         "trained": {str(seed): path and str(path.relative_to(folder.path)) for seed, path in trained.items()},
         "kept": {str(seed): kept for seed, records in metrics.items() if (kept := _find_kept(folder, seed, records))},
-        "departures": list(dict.fromkeys([*unfinished, *folder.published["departures"], *departures])),
+        "departures": list(
+            dict.fromkeys([*unfinished, *published["of_recipe"], *published["departures"], *departures])
+        ),
     }
 
 
@@ -115,9 +118,10 @@ def list_uneven(by_data: Mapping[str, Sequence[EvalResult]]) -> Iterator[str]:
             name = f"{data}, {variant}" + (f" at length {length}" if length else "")
             if missing := seeds - {result.seed for result in own}:
                 yield f"{name}: seed {', '.join(map(str, sorted(missing)))} was not evaluated"
-            first, *others = (flatten({**result.settings, "sampling": result.sampling}) for result in own)
-            for key, value in first.items():
-                if "weights" not in key and any(other.get(key, value) != value for other in others):
+            had = [flatten({**r.settings, "sampling": r.sampling, "tasks": r.n}) for r in own]
+            for key in dict.fromkeys(chain(*had)):
+                values = [settings.get(key) for settings in had]
+                if key.partition(".")[0] not in ("weights", "role_weights") and values != values[:1] * len(values):
                     yield f"{name}: {key} is not the same for all seeds"
 
 
@@ -223,8 +227,6 @@ def _find_kept(folder: RunFolder, seed: int, records: Sequence[Record]) -> dict[
 def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
     """Summarize one variant at one length over its seeds."""
     tasks = sum(result.n for result in results)
-    finished = [result.n * (result.notes.get("repeats") or 1) - sum(result.failures.values()) for result in results]
-    known = max(1, sum(finished))  # rollouts whose cost is known
     tokens = sum(sum(result.document_tokens) for result in results)
     counts = [result.policy_tokens for result in results]
     policy_tokens = None if None in counts else sum(map(sum, counts))  # type: ignore[arg-type]
@@ -238,9 +240,9 @@ def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
         "models": list(dict.fromkeys(result.model for result in results)),
         "published_as": _common(result.notes.get("published_as") or Path(result.model).name for result in results),
         "protocol": _common(result.notes.get("protocol") for result in results),
-        "turns_per_task": sum(sum(result.turns) for result in results) / known,
+        "turns_per_task": sum(sum(result.turns) for result in results) / tasks,
         "tokens_per_task": tokens / tasks,
-        "policy_tokens_per_task": None if policy_tokens is None else policy_tokens / known,
+        "policy_tokens_per_task": None if policy_tokens is None else policy_tokens / tasks,
         "policy_tokens_per_1k_tokens": 1000 * policy_tokens / tokens if tokens and policy_tokens is not None else None,
         "seconds_per_1k_tokens": 1000 * sum(result.seconds for result in results) / tokens if tokens else None,
         "failures": dict(failures),

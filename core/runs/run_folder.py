@@ -216,14 +216,17 @@ class RunFolder:
     def clock(self) -> list[Record]:
         return list(read_jsonl(self.path / CLOCK))
 
-    def save_published(self, rows: Sequence[Mapping[str, Any]], departures: Sequence[str]) -> None:
+    def save_published(
+        self, rows: Sequence[Mapping[str, Any]], departures: Sequence[str], of_recipe: Sequence[str] = ()
+    ) -> None:
         """Save the paper's numbers and our departures from its setting; a row has the fields of `PublishedScore`."""
-        write_json(self.path / "published.json", {"rows": [dict(row) for row in rows], "departures": list(departures)})
+        values = {"rows": [dict(row) for row in rows], "departures": list(departures), "of_recipe": list(of_recipe)}
+        write_json(self.path / "published.json", values)
 
     @property
     def published(self) -> dict[str, Any]:
         path = self.path / "published.json"
-        return read_json(path) if path.is_file() else {"rows": [], "departures": []}
+        return {"rows": [], "departures": [], "of_recipe": [], **(read_json(path) if path.is_file() else {})}
 
     @property
     def versions(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
 
-from core.sandbox import Backend, Remembered, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
+from core.sandbox import Backend, KeptRuns, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
 from core.text.programs import extract_program, print_value
 from core.tools.base import Interrupt, Query, Tool, ToolContext, ToolError, ToolResult, ToolStatus
 
@@ -46,14 +46,14 @@ class PythonCoder(Tool):
     remember: NonNegativeInt = 0
     """Says how many programs' results are kept and returned again. It needs programs without randomness."""
     _sandbox: Sandbox = PrivateAttr()
-    _runs: Remembered[SandboxResult] = PrivateAttr()
+    _runs: KeptRuns[SandboxResult] = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
         try:
             self._sandbox = Sandbox(self.sandbox, self.backend)
         except SandboxUnavailable as error:
             raise ToolError(f"tool {self.name}: {error}") from error
-        self._runs = Remembered(self.remember)
+        self._runs = KeptRuns(self.remember, lambda run: run.status in ("ok", "error"))
 
     @property
     def isolation(self) -> str:
@@ -71,10 +71,7 @@ class PythonCoder(Tool):
         if not code:
             return ToolResult("error", "There is no program to run.", error="no_code")
         try:
-            async with self._runs.hold(code) as known:
-                run = known or await self._sandbox.run(code)
-                if run.status in ("ok", "error"):  # another may say nothing about the program
-                    self._runs.put(code, run)
+            run = await self._runs.find(code, lambda: self._sandbox.run(code))
         except SandboxUnavailable as error:
             raise SandboxFailed(str(error)) from error
         output = run.stdout.strip()
@@ -83,3 +80,6 @@ class PythonCoder(Tool):
         status: ToolStatus = "timeout" if run.status == "timeout" else "error"
         text = f"The program ended with {run.status}.\n{run.stderr.strip()}\n{output}".strip()
         return ToolResult(status, text, error=run.status)
+
+    async def close(self) -> None:
+        self._runs.close()

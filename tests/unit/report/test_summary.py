@@ -173,11 +173,18 @@ def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) 
 
 def test_what_the_seeds_of_a_number_do_not_share_is_told(empty: RunFolder) -> None:
     for seed in range(3):
-        turns = {"settings": {"memagent": {"max_chunks": 8 - seed // 2}, "weights": f"{seed}"}}
-        empty.save_evaluation(result("trained", 500, [1.0], seed, sampling={"temperature": 1.0}, **turns))
+        settings = {
+            "memagent": {"max_chunks": 8 - seed // 2},
+            "weights": f"{seed}",
+            **({} if seed else {"window": "5"}),
+        }
+        scores = [1.0] * (1 + seed // 2)
+        empty.save_evaluation(result("trained", 500, scores, seed, sampling={"temperature": 1.0}, settings=settings))
     empty.save_evaluation(result("untrained", 500, [0.0], 1))
     assert build_summary(empty)["departures"] == [
         "niah, trained at length 500: memagent.max_chunks is not the same for all seeds",
+        "niah, trained at length 500: window is not the same for all seeds",
+        "niah, trained at length 500: tasks is not the same for all seeds",
         "niah, untrained at length 500: seed 0, 2 was not evaluated",
     ]
 

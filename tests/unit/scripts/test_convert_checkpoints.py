@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import numpy
@@ -52,7 +51,7 @@ def tools(tmp_path: Path) -> ConverterTools:
     (slime / "scripts/models/small.sh").write_text(MODEL)
     (megatron / "megatron/core").mkdir(parents=True)
     (megatron / "megatron/core/__init__.py").touch()
-    return ConverterTools(slime, megatron, sys.executable)
+    return ConverterTools(slime, megatron)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command line `tokentrue`: its help, its commands and completion in the shell."""
+"""The command line `tokentrue`: its help and its commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_help_fits_one_screen_and_imports_no_command() -> None:
     code = (
         "import sys\nfrom scripts.tokentrue import main\n"
         "try: main(sys.argv[1:])\n"
-        "finally: assert not {'torch', 'pydantic', 'yaml', 'argcomplete'} & sys.modules.keys()"
+        "finally: assert not {'torch', 'pydantic', 'yaml'} & sys.modules.keys()"
     )
     environment = {**os.environ, "COLUMNS": "80"}
     for words in ("--help", "evaluate --help", "train --help", "run --help"):

@@ -11,8 +11,8 @@ import pytest
 from agentic.coding import rollout
 from agentic.coding.grading import DiffGrade
 from agentic.coding.records import read_task
+from agentic.coding.remember import Remembered
 from agentic.coding.repairs.generate import draw_record
-from core.sandbox import Remembered
 from core.types import Task
 from tests.unit.agentic.coding.test_rollout import DONE, REPAIR, TASK, make, play
 

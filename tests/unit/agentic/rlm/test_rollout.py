@@ -155,6 +155,7 @@ async def test_equal_programs_on_the_same_document_run_once(build: Any, play: An
         return await run(self, code, timeout_s)
 
     monkeypatch.setattr(Sandbox, "run", count)
+    monkeypatch.setattr(method, "close", lambda: _nothing())
     for _ in range(2):
         await play([write("print(1)"), ANSWER], method=method)
     assert len(ran) == 1
@@ -162,6 +163,10 @@ async def test_equal_programs_on_the_same_document_run_once(build: Any, play: An
         await play([write("raise KeyboardInterrupt\n"), write("while 1: pass"), ANSWER], method=build(
             "rlm.remember=8", "rlm.sandbox.timeout_s=0.5"))  # fmt: skip
     assert len(ran) == 5
+
+
+async def _nothing() -> None:
+    return None
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
     assert (reader.variant, reader.seed, reader.n, reader.model) == ("reader", 3, 2, str(model))
     assert reader.scores == untrained.scores, "the same method, model and seeds"
     assert reader.sampling["temperature"] == SPEC.load("tiny").run.eval_temperature
-    departures = json.loads((run.path / "published.json").read_text())["departures"]
+    departures = json.loads((run.path / "published.json").read_text())["of_recipe"]
     assert departures == SPEC.load("tiny").list_departures()
     assert "untrained · dev · seed 3: official" in capsys.readouterr().out
 

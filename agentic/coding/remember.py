@@ -1,4 +1,4 @@
-"""Keeps the results of work that rollouts would repeat, such as programs without randomness."""
+"""Keeps the results of work that rollouts of one task would repeat."""
 
 from __future__ import annotations
 
