@@ -24,14 +24,12 @@ from pathlib import Path
 from core.engine import weights
 from core.hub import CheckpointError, check_unquantized, read_json, resolve
 from core.options import show_errors
-from core.runs.inputs import hash_inputs
+from core.runs.inputs import ORIGIN, describe_weights
 
 CONVERTERS = {"to-dist": "convert_hf_to_torch_dist.py", "to-hf": "convert_torch_dist_to_hf.py"}
 """Maps a direction to a file of slime's tools/."""
 TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron writes it when a checkpoint is complete."""
-ORIGIN = "converted_from.json"
-"""Names the file in a torch_dist checkpoint of ours that tells the weights which it was made from."""
 
 
 class ConversionError(RuntimeError):
@@ -59,8 +57,8 @@ class Conversion:
         if self.to_hf:
             # slime writes bfloat16 and copies the start model's config, whatever that says.
             weights.write_dtype(partial, weights.check(partial))
-        if self.origin:
-            (partial / ORIGIN).write_text(self.origin, encoding="utf-8")
+        if self.origin:  # beside the Hugging Face folders, which are all of one run
+            ((self.target.parent if self.to_hf else partial) / ORIGIN).write_text(self.origin, encoding="utf-8")
         partial.rename(self.target)
 
 
@@ -124,12 +122,6 @@ def to_dist(tools: ConverterTools, hf: Path, dist: Path, model: str, *, gpus: in
     return [Conversion(dist, command, origin=origin)]
 
 
-def describe_weights(hf: Path) -> str:
-    """Return the names and hashes of a model's weights as JSON; "" where they are not here, as for a dry run."""
-    hashes = {name: entry for name, entry in hash_inputs({}, {"hf": hf}).items() if name.endswith(".safetensors")}
-    return json.dumps(hashes, indent=2) if hashes else ""
-
-
 def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conversion]:
     """Plan one Hugging Face folder in `out` for each complete checkpoint of `dist` that lacks it.
 
@@ -139,6 +131,9 @@ def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conver
     found = {folder.name: folder for folder in sorted(dist.glob("iter_*")) if is_complete(folder)}
     if not found:
         raise ConversionError(f"{dist}: no complete checkpoint iter_*/. Give the folder that training saves to.")
+    origin, told = json.dumps(str(dist.resolve())), out / ORIGIN
+    if told.is_file() and told.read_text(encoding="utf-8") != origin:
+        raise ConversionError(f"{out}: holds checkpoints of {told.read_text(encoding='utf-8')}. Give another --out.")
     targets = {name: out / name for name in found if not (out / name).exists()}
     assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary_size(hf))]
 
@@ -146,7 +141,9 @@ def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conver
         io = ["--input-dir", str(source), "--output-dir", str(partial)]
         return tools.command(CONVERTERS["to-hf"], *io, *assets)
 
-    return [Conversion(target, command(found[name], partial_path(target)), True) for name, target in targets.items()]
+    return [
+        Conversion(target, command(found[name], partial_path(target)), True, origin) for name, target in targets.items()
+    ]
 
 
 def is_complete(iteration: Path) -> bool:

@@ -257,7 +257,8 @@ def main(arguments: list[str] | None = None) -> int:
         source, title = choose_checkpoint(run, options.seed, options.step)
     else:
         source, title = options.checkpoint, f"`{options.checkpoint.name}`"
-    start = str(run.config["model"]["path"])
+    on_slime = run.config.get("slime") and not run.seeds  # which starts from a model of its own
+    start = str(run.config["slime"]["checkpoint"]["hf"] if on_slime else run.config["model"]["path"])
     base_model = options.base_model or find_base_model(start, source)
     if base_model is None:
         print("note: the card names no base model; --base-model ID gives it one", file=sys.stderr)

@@ -70,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if (args.length is None) == (args.num_docs is None):
         parser.error("give either --length or, for hqa and qa, --num-docs")
+    if args.split != "test" and args.task in ("hqa", "qa_1", "qa_2"):
+        raise ValueError(f"--split: {args.task} has the questions of its file in every split; give another file")
     from rich.progress import track
 
     family = make_family(args.task, read_task_options(args))
@@ -101,7 +103,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--count", type=argparse_type(PositiveInt), required=True, help="number of samples")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--split", default="test", help="samples of different splits share nothing")
+    parser.add_argument(
+        "--split", default="test", help="samples of different splits share nothing; hqa and qa have one"
+    )
     parser.add_argument("--budget", choices=("prompt", "document"), default="prompt", help="what --length limits")
     parser.add_argument("--out", type=Path, required=True, help="JSONL file to write")
     add_task_options(parser)

@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -38,7 +39,8 @@ def convert(framework: str, source: Path, target: Path, limit: int | None = None
         return None
     note.unlink(missing_ok=True)
     notes = Notes()
-    tasks = iter_tasks(source, require_context=False, keep_messages=True, short_answers=False, notes=notes)
+    whole = partial(iter_tasks, source, require_context=False, keep_messages=True, short_answers=False, notes=notes)
+    tasks = whole(distinct=limit is not None)  # an evaluation takes each once
     count: int = import_module(WRITERS[framework]).write_tasks(target, islice(tasks, limit), source)
     notes.tell(source)
     note.write_text(made_from, encoding="utf-8")

@@ -148,7 +148,9 @@ class Fields:
         if isinstance(answer, str) and answer.strip():
             if match := _SOLUTION.search(answer.rstrip()):
                 self.notes.add(f"what stands before #### in {self.prefix}{name} is not used")
-                answer = match[1].replace(",", "") if re.fullmatch(r"[-\d,.]+", match[1]) else match[1]
+                answer = (
+                    match[1].replace(",", "") if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", match[1]) else match[1]
+                )
             if short and (kind := _describe_solution(answer.strip())):
                 problem = f"is {kind}, and no final answer equals it: {answer.strip()!r:.60}"
                 raise self.error(name, problem, ALONE)

@@ -323,7 +323,7 @@ def _write_passages(chosen: Passages, path: Path, source: Path | None) -> Path:
         name = f"{chosen.name}{suffix}"
         if source is None:
             return fetch_hub_file(chosen.hub, name)
-        return source / name if source.is_dir() else source.with_name(name)
+        return source / name if source.is_dir() else source if suffix == ".jsonl" else source.with_suffix(suffix)
 
     write_records(path, (_convert_passage(location, record) for location, record in read_records(find(".jsonl"))))
     write_sha256(path)

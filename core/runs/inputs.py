@@ -18,6 +18,9 @@ from core.hub import SMALL_FILES
 WHOLE_BYTES = 256 << 20
 PART_BYTES = 4096
 
+ORIGIN = "converted_from.json"
+"""Names the file that tells which weights a torch_dist checkpoint of ours, or which folder Hugging Face's, is from."""
+
 Hashes = dict[str, dict[str, Any]]
 """Maps the name of each file to its `size` and `sha256`."""
 
@@ -36,6 +39,12 @@ def hash_inputs(data: Mapping[str, Path], models: Mapping[str, Path]) -> Hashes:
         found = [file for pattern in (*SMALL_FILES, "*.safetensors") for file in folder.glob(pattern)]
         files |= {f"{key}/{file.name}": file for file in sorted(found)}
     return {name: hash_file(path) for name, path in files.items()}
+
+
+def describe_weights(hf: Path) -> str:
+    """Return the names and hashes of a model's weights as JSON; "" where they are not here, as for a dry run."""
+    hashes = {name: entry for name, entry in hash_inputs({}, {"hf": hf}).items() if name.endswith(".safetensors")}
+    return json.dumps(hashes, indent=2) if hashes else ""
 
 
 def hash_file(path: Path) -> dict[str, Any]:

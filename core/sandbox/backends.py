@@ -29,6 +29,7 @@ ENVIRONMENT = {
     "HOME": "/tmp",
     "TMPDIR": "/tmp",
     "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # what a program prints of a set is the same in every process
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 LIBRARIES = ("numpy", "sympy", "mpmath")

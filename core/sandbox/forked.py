@@ -29,7 +29,7 @@ _ANSWER_S = 60.0  # for a server to start and to fork; a busy machine takes long
 def list_python() -> list[str]:
     """Return the command of a bare Python that runs the programs which come on its stdin (`compile_programs`)."""
     interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    return [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+    return [interpreter, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", _START]
 
 
 @cache

@@ -160,14 +160,16 @@ def _copy_for_text(tokenizer: Tokenizer) -> Any:
 
 @lru_cache(maxsize=16)
 def _added_tokens(tokenizer: Tokenizer) -> re.Pattern[str]:
-    """Return a pattern of all tokens that the tokenizer matches in plain text before it uses its vocabulary."""
-    texts = sorted((str(token) for token in tokenizer.get_added_vocab()), key=len, reverse=True)
+    """Return a pattern of all tokens but white space that the tokenizer matches in plain text before all others."""
+    texts = sorted(filter(str.strip, map(str, tokenizer.get_added_vocab())), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
 
 
 def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids that stand for structure, not text: they never go from a completion into a prompt built anew."""
-    return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
+    # Gemma and GPT-NeoX add line ends and runs of spaces, which are text.
+    added = (token_id for token_id, token in tokenizer.added_tokens_decoder.items() if str(token).strip())
+    return frozenset(tokenizer.all_special_ids) | frozenset(added)
 
 
 def token_bytes(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -186,7 +188,7 @@ def token_bytes(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     def to_bytes(token_id: int, token: str | None) -> bytes:
         if token is None:
             return b""
-        if token_id in added:
+        if token_id in added and str(added[token_id]).strip("\u2581"):
             return str(added[token_id]).encode()
         if byte_level:
             return bytes(byte_of[character] for character in token)

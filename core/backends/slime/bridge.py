@@ -127,9 +127,13 @@ class SlimeBridge:
 
     def rollout_log(self, rollout_id: int, args: Any, samples: Sequence[SlimeSample]) -> bool:
         """Log failures by name, the method's metrics and the signs of bad health, beside what slime logs itself."""
-        metrics = summarize(samples, reward_key(args))
+        recipe, metrics = self.recipe(args), summarize(samples, reward_key(args))
+        if self.spec.regrade(recipe) is not None:  # rewards that compare a group are not known yet
+            metrics = {
+                name: value for name, value in metrics.items() if name not in ("reward_std", "groups_with_signal")
+            }
         self.log.write(args, rollout_id, "rollout", {"rollout": metrics})
-        self.log.warn(self.recipe(args).health, rollout_id, metrics)
+        self.log.warn(recipe.health, rollout_id, metrics)
         return False
 
     def eval_log(self, rollout_id: int, args: Any, data: Mapping[str, Any]) -> bool:

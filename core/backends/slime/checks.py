@@ -15,6 +15,7 @@ from core.backends.checks import REPOSITORY
 from core.config import Recipe
 from core.config.clusters import SlimeSection
 from core.hub import CheckpointError, count_positions, read_json
+from core.runs.inputs import ORIGIN, describe_weights
 
 
 def model_file(slime: SlimeSection) -> Path:
@@ -108,6 +109,8 @@ def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
             f"tokentrue convert to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.source} "
             f"--megatron {slime.megatron}"
         )
+    elif (told := ref / ORIGIN).is_file() and told.read_text(encoding="utf-8") != (describe_weights(hf) or "none here"):
+        yield f"slime.checkpoint.ref_load: {ref} was made from other weights than those of {hf}; name their own"
     for name, model in slime.sglang.models.items():
         if not (Path(model.path) / "config.json").is_file():
             yield f"slime.sglang.models.{name}.path: no model at {model.path}. Download it there with `hf download`"

@@ -110,10 +110,10 @@ def check_fan_out(recipe: Recipe, regrade: bool) -> None:
             f"algorithm.adv_estimator={algorithm.adv_estimator} needs the whole batch or its turns, which fanned-out "
             "rollouts do not have; use slime.rows=container, grpo or rloo"
         )
-    if algorithm.update_group_size:
+    if algorithm.update_group_size or algorithm.min_group_std:
         raise RecipeError(
-            "algorithm.update_group_size chooses among the rollouts of a group, which fanned-out ones are not; use "
-            "slime.rows=container, or set it to null"
+            "algorithm.update_group_size and min_group_std leave rollouts of a group out, and fanned-out ones know no "
+            "group; use slime.rows=container, or set them to null and 0"
         )
     if algorithm.loss_agg not in ("rollout", "token"):
         raise RecipeError(

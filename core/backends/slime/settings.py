@@ -65,6 +65,7 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
         ),
         "use_dynamic_batch_size": (True, "rollouts have different numbers of rows"),
         "apply_chat_template": (False, "the method writes its own prompts"),
+        "mask_offpolicy_in_partial_rollout": (False, "rows have the masks of their turns; algorithm.tis corrects them"),
         "log_passrate": (False, "slime counts rows there, not rollouts"),
     }
     if not converted:

@@ -57,6 +57,15 @@ def cluster(recipe: Recipe) -> VerlSection:
     return verl
 
 
+UNREAD = {
+    *(f"{ACTOR}.{name}" for name in "loss_agg_mode clip_ratio clip_ratio_low clip_ratio_high clip_ratio_c".split()),
+    *(f"{ROLLOUT}.{name}" for name in ("logprobs_mode", "repetition_penalty")),
+    *(f"algorithm.{name}" for name in ("adv_estimator", "norm_adv_by_std_in_grpo", "gamma", "lam")),
+    f"{ACTOR}.policy_loss.loss_mode", "custom_reward_function.path", "trainer.critic_warmup",
+}  # fmt: skip
+"""Names what our loss, credit and calls do not read, or what would change the log-probs that they rest on."""
+
+
 def render(recipe: Recipe, paths: VerlPaths) -> dict[str, Any]:
     """Render all settings.
 
@@ -67,6 +76,8 @@ def render(recipe: Recipe, paths: VerlPaths) -> dict[str, Any]:
     for key in verl.overrides:
         if key.lstrip("+") in settings:
             raise RecipeError(f"verl.overrides.{key} is given already, from the recipe; set it there")
+        if key.lstrip("+") in UNREAD:
+            raise RecipeError(f"verl.overrides.{key} does not go with rows, credit and loss of ours; leave it out")
     check_settings(recipe, {**settings, **{key.lstrip("+"): value for key, value in verl.overrides.items()}})
     return {**settings, **verl.overrides}
 

@@ -79,6 +79,7 @@ ENVIRONMENT = {
     "HOME": "/tmp",
     "TMPDIR": "/tmp",
     "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
     # Commits need an author. With fixed dates the same files give the same commit.
     **{f"GIT_{who}_{what}": "workspace" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
     **{f"GIT_{who}_DATE": "2000-01-01T00:00:00Z" for who in ("AUTHOR", "COMMITTER")},

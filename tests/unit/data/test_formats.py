@@ -32,6 +32,8 @@ def read(tmp_path: Path, *records: Any, **options: Any) -> list[Task]:
         ({"question": "Who?", "answer": SOLUTION}, ("72",)),
         ({"question": "Who?", "answer": "... #### 1,072"}, ("1072",)),
         ({"question": "Who?", "answer": "So\n#### x, y"}, ("x, y",)),
+        ({"question": "Who?", "answer": "#### 1,2"}, ("1,2",)),
+        ({"question": "Who?", "answer": "#### -1,234,567.5"}, ("-1234567.5",)),
         ({"question": "Who?", "answer": "#### 72"}, ("72",)),
         ({"question": "Who?", "answer": "\\(\\boxed{5}\\)"}, ("\\(\\boxed{5}\\)",)),
         ({"question": "Who?", "answer": MATRIX, "context": ["a"], "source": ["b"], "metadata": "c"}, (MATRIX,)),

@@ -30,6 +30,12 @@ def programs() -> set[int]:
     return {child for pid in (os.getpid(), SERVER.pid) for child in kit.list_children(pid)} - {SERVER.pid}
 
 
+async def test_a_set_is_printed_alike_in_every_process(box: Sandbox) -> None:
+    code = "print(hash('fig'))"
+    alike = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True)
+    assert (await box.run(code)).stdout == alike.stdout
+
+
 async def test_result_says_what_happened(box: Sandbox) -> None:
     result = await box.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)")
     assert (result.status, result.exit_code, result.stdout, result.stderr) == ("error", 3, "out\n", "err\n")

@@ -107,11 +107,11 @@ def test_to_hf_converts_all_complete_iterations_and_skips_what_is_there(tools, h
     save(dist, 80, complete=False)
     arguments = ["to-hf", *common(tools, hf, dist), "--out", str(out)]
     assert main(arguments) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["iter_0000020", "iter_0000040"]
-    marks = {path: path.stat().st_ino for path in out.iterdir()}
+    assert sorted(path.name for path in out.iterdir()) == ["converted_from.json", "iter_0000020", "iter_0000040"]
+    marks = {path: path.stat().st_ino for path in out.glob("iter_*")}
     save(dist, 60)
     assert main(arguments) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["iter_0000020", "iter_0000040", "iter_0000060"]
+    assert sorted(path.name for path in out.glob("iter_*")) == ["iter_0000020", "iter_0000040", "iter_0000060"]
     assert all(path.stat().st_ino == inode for path, inode in marks.items())
     given = json.loads((out / "iter_0000060/arguments.json").read_text())
     assert given == [
@@ -120,6 +120,14 @@ def test_to_hf_converts_all_complete_iterations_and_skips_what_is_there(tools, h
     ]
     config = json.loads((out / "iter_0000060/config.json").read_text())
     assert (config["dtype"], config["torch_dtype"]) == ("float16", "float16")  # of what is stored
+
+
+def test_a_folder_holds_the_checkpoints_of_one_run(tools, hf, tmp_path, capsys):
+    for run in ("a", "b"):
+        save(tmp_path / run, 20)
+    codes = [main(["to-hf", *common(tools, hf, tmp_path / run), "--out", str(tmp_path / "out")]) for run in ("a", "b")]
+    assert codes == [0, 1]
+    assert f'holds checkpoints of "{tmp_path / "a"}". Give another --out.' in capsys.readouterr().err
 
 
 def test_what_was_interrupted_is_not_taken_for_converted(tools, hf, tmp_path, capsys):

@@ -95,6 +95,16 @@ def test_text_cannot_forge_added_tokens_that_are_not_special(memagent_model):
     assert tokenizer.decode(ids) == text
 
 
+def test_white_space_that_is_an_added_token_is_text(memagent_model):
+    """As in Gemma and GPT-NeoX."""
+    tokenizer = load_tokenizer(memagent_model)
+    tokenizer.add_tokens(["\n\n", "    "], special_tokens=False)
+    text = "def f():\n\n    return 1"
+    assert list(encode_text(tokenizer, text)) == tokenizer.encode(text, add_special_tokens=False)
+    assert not special_ids(tokenizer) & set(tokenizer.convert_tokens_to_ids(["\n\n", "    "]))
+    assert b"".join(token_bytes(tokenizer, encode_text(tokenizer, text))) == text.encode()
+
+
 def test_a_thread_that_encodes_text_does_not_change_the_markup_of_another(tokenizer):
     """transformers keeps `split_special_tokens` in the tokenizer; a shared one would split another thread's markup."""
     markup = "<|im_start|>assistant\n"

@@ -137,7 +137,8 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
         (["slime.colocate=false"], "set slime.rollout_gpus"),
         (["run.trackers=[wandb, mlflow]"], "run.trackers: slime has no mlflow; use wandb or tensorboard"),
         (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
-        (["slime.rows=fan_out", "algorithm.update_group_size=4"], "update_group_size chooses among the rollouts"),
+        (["slime.rows=fan_out", "algorithm.update_group_size=4"], "leave rollouts of a group out"),
+        (["slime.rows=fan_out", "algorithm.min_group_std=0.1"], "leave rollouts of a group out"),
         (["algorithm.loss_mode=dppo_tv"], "loss_mode=dppo_tv is no loss of slime; use vanilla, gspo, cispo"),
         *(
             (

@@ -11,6 +11,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -306,6 +307,14 @@ def test_records_keep_the_whole_task(tmp_path: Path) -> None:
     own = tmp_path / "metadata.jsonl"
     own.write_text("".join(json.dumps(line["metadata"]) + "\n" for line in lines))
     assert read_tasks(own) == TASKS[:3]
+
+
+def test_an_evaluation_takes_each_question_once(tmp_path: Path) -> None:
+    tasks = [replace(TASKS[0], task_id=f"{n}") for n in range(3)]
+    write_jsonl(tmp_path / "own.jsonl", [*tasks, *TASKS[1:]])
+    assert convert("slime", tmp_path / "own.jsonl", tmp_path / "eval.jsonl", limit=2) == 2
+    lines = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_text().splitlines()]
+    assert [line["metadata"]["question"] for line in lines] == [task.question for task in TASKS[:2]]
 
 
 def test_data_that_is_there_is_not_converted_again(tmp_path: Path) -> None:

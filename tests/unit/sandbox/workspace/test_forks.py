@@ -102,7 +102,7 @@ def is_open(number):
         return False
     return True
 names = [name for name in ("spec", "request", "call", "libc") if name in globals()]
-print([sys.argv, sys.stdin.read(), list(filter(is_open, range(5000))), dict(os.environ), names, sys.flags.isolated])
+print([sys.argv, sys.stdin.read(), list(filter(is_open, range(5000))), dict(os.environ), names, int(sys.flags.safe_path)])
 """
 
 
