@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
+from agentic.agent.facts import LOOK_UP
 from agentic.agent.rollout import SPEC, build
-from agentic.agent.world import WORLD, find_facts, write_call
+from agentic.agent.world import WORLD, find_facts
 from core.data import write_jsonl
 from core.policy.base import Roles
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
 from core.runs.files import read_jsonl
 from core.types import Sampling, Task
+from core.worlds import write_call
 from tests.e2e.conftest import REPOSITORY, environment
 from tests.kit import require, script_policy
 
@@ -48,7 +50,7 @@ async def test_an_agent_of_a_framework_is_trained_on_the_tokens_that_were_sample
     recipe = SPEC.load("tiny", [f"agent.agents.lookup.run=examples.{example}.run"])
     owner = find_facts("lamp", world=7)["owner"]
     task = Task("1", "Who is the owner of the lamp?", (owner,), metadata={"world": 7})
-    policy = script_policy(tokenizer, [write_call(" lamp"), f" {owner}"])
+    policy = script_policy(tokenizer, [write_call(LOOK_UP.name, thing=" lamp"), f" {owner}"])
     team = build(recipe, tokenizer)
     try:
         done = await Runner(team, Roles({"policy": policy}), concurrency=1, deadline_s=60).run_one(task, Sampling())

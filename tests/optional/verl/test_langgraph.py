@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from agentic.agent.facts import LOOK_UP
 from agentic.agent.rollout import SPEC
-from agentic.agent.world import find_facts, write_call
+from agentic.agent.world import find_facts
 from core.types import Task
+from core.worlds import write_call
 from tests import kit
 from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
@@ -26,7 +28,8 @@ def look_up_and_answer(prompt: str, chance: Random) -> str:
     """Call the tool, and then answer, right in half of the rollouts; or answer at once."""
     if "The lamp: " in prompt:
         return chance.choice((OWNER, "nobody"))
-    return chance.choice((write_call("lamp"), write_call("lamp"), "nobody"))
+    call = write_call(LOOK_UP.name, thing="lamp")
+    return chance.choice((call, call, "nobody"))
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
