@@ -24,7 +24,7 @@ from pathlib import Path
 from core.engine import weights
 from core.hub import CheckpointError, check_unquantized, read_json, resolve
 from core.options import show_errors
-from core.runs.inputs import ORIGIN, describe_weights
+from core.runs.inputs import ORIGIN, describe_weights, is_of_other_weights
 
 CONVERTERS = {"to-dist": "convert_hf_to_torch_dist.py", "to-hf": "convert_torch_dist_to_hf.py"}
 """Maps a direction to a file of slime's tools/."""
@@ -110,16 +110,15 @@ def to_dist(tools: ConverterTools, hf: Path, dist: Path, model: str, *, gpus: in
     Raises:
         ConversionError: it was made from other weights, or is not complete.
     """
-    origin, told = describe_weights(hf), dist / ORIGIN
     if (dist / TRACKER).is_file():
-        if origin and told.is_file() and told.read_text(encoding="utf-8") != origin:
+        if is_of_other_weights(dist, hf):
             raise ConversionError(f"{dist}: was made from other weights than those of {hf}. Give another --dist.")
         return []
     if dist.exists():
         raise ConversionError(f"{dist}: exists but holds no complete checkpoint (no {TRACKER}). Delete it first.")
     io = ["--hf-checkpoint", str(hf), "--save", str(partial_path(dist))]
     command = tools.command(CONVERTERS["to-dist"], *tools.model_args(model), *io, gpus=gpus)
-    return [Conversion(dist, command, origin=origin)]
+    return [Conversion(dist, command, origin=describe_weights(hf))]
 
 
 def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conversion]:

@@ -17,11 +17,16 @@ import yaml
 
 SYSTEM = "You are a helpful, creative, and smart assistant."
 
-MESSAGES: Mapping[str, str] = yaml.safe_load(
-    Path(__file__).with_name("released_prompts.yaml").read_text(encoding="utf-8")
-)
+PROMPTS = Path(__file__).with_name("released_prompts.yaml")
 TOOLS = Path(__file__).with_name("released_tools.json")
 """Holds the metadata of the four tools, in the order in which the released test/*/run.sh enables them."""
+
+
+@cache
+def read_messages() -> dict[str, str]:
+    """Return the released message to each role."""
+    messages: dict[str, str] = yaml.safe_load(PROMPTS.read_text(encoding="utf-8"))
+    return messages
 
 
 @cache

@@ -31,7 +31,7 @@ from agentic.agentflow import released
 from agentic.agentflow.config import PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
-from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
+from agentic.agentflow.prompts import MESSAGE, SYSTEM, read_messages
 from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
 from core.rewards.answer_grader import reward_finding
@@ -53,14 +53,14 @@ class AgentFlow(Method):
         self.toolbox = toolbox
         self.sandbox = toolbox.isolation
         self.tokenizer = tokenizer
-        self.format = FORMATS[config.format]
+        self.format, messages = FORMATS[config.format], read_messages(config.format)
         self.prompters = {
             role: RolePrompter(
                 role,
                 section,
                 load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer,
-                MESSAGES[config.format].get(role, MESSAGE),
-                SYSTEM.get(config.format, "") if role in MESSAGES[config.format] else "",
+                messages.get(role, MESSAGE),
+                SYSTEM.get(config.format, "") if role in messages else "",
             )
             for role, section in config.every_role()
         }

@@ -15,7 +15,6 @@ from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.qa import QaTools
 from benchmarks.questions.prompts import (
     QUERY_CHARACTERS,
-    RELEASED,
     SYSTEM,
     Data,
     Tool,
@@ -28,6 +27,7 @@ from benchmarks.questions.prompts import (
     read_answer,
     read_program,
     read_query,
+    read_released,
     read_verdict,
     shown_tools,
 )
@@ -44,7 +44,7 @@ class ReleasedQuestions(Method):
     """Answers the questions of `data` with the recipe's tools, experts and judge."""
 
     def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, data: Data):
-        self.released = RELEASED[data]
+        self.released = read_released()[data]
         self.config = resolve_addresses(recipe.toolorchestra)
         if self.config.judge is None:
             raise RecipeError("toolorchestra.judge is missing; answers that differ in letters need one")

@@ -80,14 +80,16 @@ class Released:
     """In FRAMES a fault of the released code loses every program before it is run."""
 
 
-RELEASED: Mapping[Data, Released] = {
-    name: Released(**fields)
-    for name, fields in yaml.safe_load(Path(__file__).with_name("released.yaml").read_text(encoding="utf-8")).items()
-}
-
 QUERY_CHARACTERS = 390
 LONGEST_ANSWER = 500
 """Limits the words of an answer: a longer one is wrong."""
+
+
+@cache
+def read_released() -> Mapping[Data, Released]:
+    """Return what differs between the evaluations, by data set."""
+    texts = Path(__file__).with_name("released.yaml").read_text(encoding="utf-8")
+    return {name: Released(**fields) for name, fields in yaml.safe_load(texts).items()}
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC
 from benchmarks.harness.published import Protocol, Settings
-from benchmarks.questions.prompts import RELEASED, Data
+from benchmarks.questions.prompts import Data, read_released
 from core.types import Sampling
 
 
@@ -36,10 +36,11 @@ def protocol(data: Data) -> Protocol:
     """Return what the published scores of a data set follow from."""
     recipe = SPEC.load("published")
     sampling = Sampling(temperature=recipe.run.eval_temperature, top_p=recipe.run.eval_top_p)
+    released = read_released()[data]
     settings = {
         **our_settings(data, recipe, sampling, DATA[data].sha256),
         "question whose request failed": "asked again without end",
-        "programs": "run without isolation for 60 seconds" if RELEASED[data].runs_programs else "lost by a fault",
+        "programs": "run without isolation for 60 seconds" if released.runs_programs else "lost by a fault",
         "passages": "as they are",
     }
     return Protocol(f"toolorchestra {data}", settings, frozenset({"prompts", "max_turns"}))
@@ -67,8 +68,8 @@ def our_settings(data: Data, recipe: ToolOrchestraRecipe, sampling: Sampling, sh
         "top_p": sampling.top_p,
         **{f"model of {alias}": describe(alias) for alias in section.aliases},
         "judge": describe(str(section.judge)),
-        "retrieval": RELEASED[data].passages,
+        "retrieval": read_released()[data].passages,
         "question whose request failed": "wrong",
-        "programs": "run in the sandbox" if RELEASED[data].runs_programs else "not run",
+        "programs": "run in the sandbox" if read_released()[data].runs_programs else "not run",
         "passages": "without white space around title and text",
     }

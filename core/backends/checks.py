@@ -16,7 +16,7 @@ from core.config import Recipe, RecipeError
 from core.config.clusters import ClusterSection
 from core.data.hub_sets import is_hub_set
 from core.options import EMBEDDED_ONLY, find_marked
-from core.policy.server_process import find_health_problem
+from core.policy.server_process import find_url_problem
 from core.runs.run_folder import flatten
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Col
     for role, place in recipe.roles.items():
         if place.startswith("http") and role not in served:
             urls[f"roles.{role}"] = f"{place.rstrip('/')}/health"
-    answers = {url: find_health_problem(url, PATIENCE_S, "") for url in dict.fromkeys(urls.values())}
+    answers = {url: find_url_problem(url, PATIENCE_S) for url in dict.fromkeys(urls.values())}
     for key, url in urls.items():
         if error := answers[url]:
             named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from core.backends.checks import PATIENCE_S
-from core.policy.server_process import find_health_problem
+from core.policy.server_process import find_url_problem
 
 PORT = 6379
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -67,7 +67,7 @@ class RayCluster:
 
     def find_problem(self, key: str, framework: str) -> str | None:
         """Say why no Ray answers, with the commands that start it by the Python of `framework`; None if one does."""
-        if error := find_health_problem(self.url, PATIENCE_S, "/api/version"):
+        if error := find_url_problem(f"{self.url}/api/version", PATIENCE_S):
             commands = "\n".join(f"    {line}" for line in self.describe_start())
             return (
                 f"no Ray cluster answers at {self.url} ({error}). Start one, with {framework}'s Python:\n"

@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -26,7 +25,7 @@ WRITERS = {"slime": "core.backends.slime.samples", "verl": "core.backends.verl.d
 
 
 def convert(framework: str, source: Path, target: Path, limit: int | None = None) -> int | None:
-    """Write the first `limit` tasks (all by default) and return their number. A broken task writes nothing.
+    """Write all tasks, or the first `limit` different ones, and return their number. A broken task writes nothing.
 
     None says that `target` holds them already: the file beside it names the same source, as it still is.
 
@@ -39,8 +38,10 @@ def convert(framework: str, source: Path, target: Path, limit: int | None = None
         return None
     note.unlink(missing_ok=True)
     notes = Notes()
-    whole = partial(iter_tasks, source, require_context=False, keep_messages=True, short_answers=False, notes=notes)
-    tasks = whole(distinct=limit is not None)  # an evaluation takes each once
+    once = limit is not None  # as an evaluation takes its tasks
+    tasks = iter_tasks(
+        source, require_context=False, keep_messages=True, short_answers=False, notes=notes, distinct=once
+    )
     count: int = import_module(WRITERS[framework]).write_tasks(target, islice(tasks, limit), source)
     notes.tell(source)
     note.write_text(made_from, encoding="utf-8")
@@ -87,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("framework", choices=WRITERS)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N tasks only")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N different tasks only")
     return parser
 
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
+from urllib.parse import urlsplit
 
 Backend = Literal["sglang", "vllm", "embedded"]
 
@@ -153,13 +154,18 @@ def open_url(url: str, limit_s: float, headers: Mapping[str, str] | None = None)
     return direct.open(urllib.request.Request(url, headers=dict(headers or {})), timeout=limit_s)
 
 
-def find_health_problem(url: str, limit_s: float = 10.0, path: str = "/health") -> str | None:
-    """Return what is wrong with the server at `url`; None if it answers GET `path` within `limit_s` seconds."""
+def find_health_problem(url: str, limit_s: float = 10.0) -> str | None:
+    """Return what is wrong with the server at `url`, as `find_url_problem` of its /health."""
+    return find_url_problem(f"{url}/health", limit_s)
+
+
+def find_url_problem(url: str, limit_s: float = 10.0) -> str | None:
+    """Return what is wrong with the server of `url`; None if it answers a GET within `limit_s` seconds."""
     try:
-        with open_url(f"{url}{path}", limit_s) as response:
-            return None if response.status == 200 else f"GET {path} gave HTTP {response.status}"
+        with open_url(url, limit_s):  # an HTTP status of 400 or more raises
+            return None
     except urllib.error.HTTPError as error:
-        return f"GET {path} gave HTTP {error.code}"
+        return f"GET {urlsplit(url).path} gave HTTP {error.code}"
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"no answer ({type(error).__name__}: {error})"
 

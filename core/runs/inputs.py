@@ -47,6 +47,12 @@ def describe_weights(hf: Path) -> str:
     return json.dumps(hashes, indent=2) if hashes else ""
 
 
+def is_of_other_weights(checkpoint: Path, hf: Path) -> bool:
+    """Return whether ORIGIN in a checkpoint tells of other weights than those of `hf`; without both nobody knows."""
+    told = checkpoint / ORIGIN
+    return told.is_file() and describe_weights(hf) not in ("", told.read_text(encoding="utf-8"))
+
+
 def hash_file(path: Path) -> dict[str, Any]:
     """Return the size of a file and its hash."""
     size = path.stat().st_size

@@ -15,7 +15,7 @@ from core.backends.checks import REPOSITORY
 from core.config import Recipe
 from core.config.clusters import SlimeSection
 from core.hub import CheckpointError, count_positions, read_json
-from core.runs.inputs import ORIGIN, describe_weights
+from core.runs.inputs import is_of_other_weights
 
 
 def model_file(slime: SlimeSection) -> Path:
@@ -109,7 +109,7 @@ def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
             f"tokentrue convert to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.source} "
             f"--megatron {slime.megatron}"
         )
-    elif (told := ref / ORIGIN).is_file() and told.read_text(encoding="utf-8") != (describe_weights(hf) or "none here"):
+    elif is_of_other_weights(ref, hf):
         yield f"slime.checkpoint.ref_load: {ref} was made from other weights than those of {hf}; name their own"
     for name, model in slime.sglang.models.items():
         if not (Path(model.path) / "config.json").is_file():

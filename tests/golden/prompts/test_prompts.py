@@ -46,7 +46,7 @@ def question_prompts() -> Mapping[str, str]:
     }
     return {
         f"toolorchestra/{data}/{name}": text
-        for data, released in questions.RELEASED.items()
+        for data, released in questions.read_released().items()
         for name, text in {
             **shared,
             "search": released.search.replace("{problem}", problem),
@@ -78,7 +78,7 @@ def our_prompts() -> Mapping[str, str]:
         "memagent/trainer/final": boxed.replace(once, twice),
         "memagent/openai": fill(WHOLE_THE_ANSWER_IS),
         "agentflow/system": released.SYSTEM,
-        **{f"agentflow/{role}": fill(message) for role, message in released.MESSAGES.items()},
+        **{f"agentflow/{role}": fill(message) for role, message in released.read_messages().items()},
         **{f"agentflow/{name}": released.describe_tool(name) for name in released.read_tools()},
         "search_r1/prompt": "".join(
             part.text if isinstance(part, Markup) else part

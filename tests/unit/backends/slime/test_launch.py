@@ -25,6 +25,7 @@ from core.backends.slime import flags, launch
 from core.backends.slime.launch import environment
 from core.data import read_tasks, write_jsonl
 from core.rollout.method import find_package
+from core.runs.inputs import ORIGIN
 from core.types import Task
 from scripts import new
 from tests import kit
@@ -218,6 +219,15 @@ def test_what_is_missing_is_named_with_its_fix(cluster: Cluster, capsys, key: st
     assert named in capsys.readouterr().err
     assert not cluster.out.exists()
     assert not cluster.ray_calls
+
+
+def test_a_checkpoint_of_other_weights_is_not_taken_for_the_models(cluster: Cluster, tmp_path: Path, capsys) -> None:
+    (tmp_path / "dist" / ORIGIN).write_text("{}")
+    assert launch.main(cluster.arguments()) == 0, "the model has no weights here, so nobody knows"
+    cluster.out = tmp_path / "other"
+    (tmp_path / "hf" / "model.safetensors").write_bytes(b"weights")
+    assert launch.main(cluster.arguments()) == 1
+    assert "was made from other weights than those of" in capsys.readouterr().err
 
 
 def test_data_that_no_evaluation_reads_are_not_asked_for(cluster: Cluster) -> None:

@@ -151,6 +151,8 @@ BROKEN: list[tuple[str, str]] = [
     ("verl.overrides={trainer.device: {a: 1}}", "verl.overrides.trainer.device"),
     ("verl.env={A: [1]}", "verl.env.A"),
     # No path of a setting.
+    ("verl.overrides={trainer.critic_warmup: 5}", "verl.overrides.trainer.critic_warmup does not go with"),
+    ("verl.overrides={+actor_rollout_ref.rollout.logprobs_mode: raw_logprobs}", "logprobs_mode does not go with"),
     ("verl.overrides={model_engine: megatron}", "verl: overrides.model_engine: write the whole path"),
     ("verl.overrides={~trainer.device: null}", "verl: overrides.~trainer.device"),
     ("verl.overrides={trainer/v1.x: 1}", "verl: overrides.trainer/v1.x"),
