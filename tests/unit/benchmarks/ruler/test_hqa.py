@@ -63,6 +63,17 @@ def test_all_layouts_read_alike(layout: Any, file: Path, tmp_path: Path) -> None
     assert read_hotpotqa(file) == read_hotpotqa(other)
 
 
+def test_paragraphs_of_one_title_stay_apart_and_sentences_without_spaces_get_them(tmp_path: Path) -> None:
+    record = {**item(0), "context": [["A", ["One.", "Two."]], ["A", ["Three."]], ["B", ["Four.", " Five."]]]}
+    found = task({**record, "supporting_facts": []})
+    found["metadata"]["needles"] = [{"key": "A", "value": "Two."}]
+    path = tmp_path / "musique.jsonl"
+    path.write_text(json.dumps(found))
+    (read,) = read_hotpotqa(path)
+    assert read.own == ("A\nOne. Two.", "A\nThree.", "B\nFour. Five.")
+    assert read.evidence == {"A\nOne. Two.": ("A", "Two.")}
+
+
 def test_gold_documents_are_marked_and_everywhere(file: Path) -> None:
     family = hqa(file)
     slots: Counter[int] = Counter()
