@@ -255,6 +255,8 @@ def main(arguments: list[str] | None = None) -> int:
     run = RunFolder(options.run)
     if options.checkpoint is None:
         source, title = choose_checkpoint(run, options.seed, options.step)
+    elif options.step is not None:
+        raise ValueError("--step names a checkpoint of RUN_DIR, and --checkpoint other weights: give one of them")
     else:
         source, title = options.checkpoint, f"`{options.checkpoint.name}`"
     on_slime = run.config.get("slime") and not run.seeds  # which starts from a model of its own

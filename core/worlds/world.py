@@ -179,7 +179,7 @@ def find_world(method: str, name: str = "world") -> World | None:
     """Return WORLD of the method's module `name`, or of any module if that has a dot; None if there is no such module.
 
     Raises:
-        RecipeError: no method.
+        RecipeError: no method, or a module without WORLD.
     """
     path = name if "." in name else f"{find_package(method)}.{name}"
     try:
@@ -188,7 +188,11 @@ def find_world(method: str, name: str = "world") -> World | None:
         if not path.startswith(f"{error.name}."):  # not a package before the last dot, but what that imports
             raise
         found = None
-    world: World | None = import_module(path).WORLD if found else None
+    if found is None:
+        return None
+    world: World | None = getattr(import_module(path), "WORLD", None)
+    if world is None:
+        raise RecipeError(f"world: {path} has no WORLD. Fix: name the module of {method} that has one")
     return world
 
 

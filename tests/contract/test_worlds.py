@@ -148,6 +148,7 @@ def test_a_split_that_is_too_small_is_told_and_a_wrong_name_too(
     assert main(["retool", "--split", "dev", "--count", "1", *out]) == 0
     for wrong, told in (
         (["retool", "--split", "dev", "--domain", "odd"], "--domain odd: retool has usual"),
+        (["retool", "--world", "rollout"], "agentic.retool.rollout has no WORLD"),
         (["retool", "--split", "odd"], "--split odd: retool has train, dev, test"),
         (["memagent", "--split", "dev"], "the world of memagent draws no tasks"),
         (["coding", "--split", "dev", "--count", "2", "--seed", "1"], "--seed 1: coding draws the same tasks whatever"),

@@ -134,6 +134,7 @@ def test_what_cannot_be_exported_is_named(run, tmp_path, capsys):
         (["--out", str(there)], f"{there}: exists already"),
         (["--out", str(out), "--step", "7"], "no checkpoint of step 7; there are: 5, 10"),
         (["--out", str(out), "--checkpoint", str(converted)], "has no chat template"),
+        (["--out", str(out), "--checkpoint", str(converted), "--step", "5"], "give one of them"),
     ):
         assert main([str(run.path), "--license", "mit", *words]) == 1
         assert says in capsys.readouterr().err
