@@ -6,7 +6,7 @@
 and a quarter of GSM8K's prompts. Each prompt comes once for each of the PRICES of a strong call.
 
 Most prompts are answered right by both models or by neither. They teach only that a call costs something, so a share of
-them is enough in training; a test has them all.
+them is enough in training, at a cost that makes up for the others; a test has them all.
 """
 
 from __future__ import annotations
@@ -99,10 +99,15 @@ def drop_copies(parts: Mapping[str, Records]) -> dict[str, list[Mapping[str, Any
 
 
 def draw_agreeing(records: Records) -> list[Mapping[str, Any]]:
-    """Return the records on which the models differ, and as many on which they agree."""
+    """Return the records on which the models differ, and as many on which they agree.
+
+    Each of these has the `weight` of all that it stands for. There the choices differ by the price alone, so with its
+    price times the weight what a choice gains in the mean is what it gains over all records.
+    """
     differ = [record for record in records if record["weak"] != record["strong"]]
     agree = [record for record in records if record["weak"] == record["strong"]]
-    return differ + Random(0).sample(agree, min(len(agree), len(differ)))
+    drawn = Random(0).sample(agree, min(len(agree), len(differ)))
+    return differ + [{**record, "weight": len(agree) / len(drawn)} for record in drawn]
 
 
 def make_tasks(records: Records, split: str) -> Iterator[Task]:
@@ -114,7 +119,8 @@ def make_tasks(records: Records, split: str) -> Iterator[Task]:
 
 def make_task(record: Mapping[str, Any], name: str, price: float) -> Task:
     """Make a task; its answer is the model with the best reward."""
-    right, cost = {model: record[model] for model in ("weak", "strong")}, {"weak": 0.0, "strong": price}
+    right = {model: record[model] for model in ("weak", "strong")}
+    cost = {"weak": 0.0, "strong": price * record.get("weight", 1.0)}
     best = max(right, key=lambda model: right[model] - cost[model])
     wish = f"A right answer is worth 1. Asking strong costs {price:g}, which is {PRICES[price]}; weak is free."
     metadata = {"category": "route", "set": record["set"], "price": f"{price:g}"}

@@ -6,7 +6,7 @@ the worst choice, so that an entropy bonus does not spread over all other tokens
 
 A name that is one token, with `max_tokens: 1`, is the whole reply, and its log-prob tells how much the policy wants it:
 of two models, the named one has p, the other one 1 - p. This is exact but for the probability of all further tokens,
-which a cold start brings near 0 and `malformed` shows.
+which a cold start brings near 0 and `malformed` shows: a name after a space is another token, and malformed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ async def run_route(
     """Run one task. Raises RolloutError (`bad_task`) for a record without two models and their costs."""
     right, cost = read_outcomes(task)
     messages, cut = route_messages(config, renderer, task)
-    choice = (await orchestrator.write(messages) or "").strip()
+    written = await orchestrator.write(messages) or ""
+    choice = written if config.max_tokens == 1 else written.strip()
     if choice not in right:
         orchestrator.refuse(CallError("no_call", f"write one of: {', '.join(right)}"))
     correct = float(right.get(choice, False))

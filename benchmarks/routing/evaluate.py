@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 import yaml
 
-from agentic.toolorchestra.routellm import FOLDS, GSM8K, drop_copies, read_routes, split_routes
+from agentic.toolorchestra.routellm import FOLDS, GSM8K, draw_agreeing, drop_copies, read_routes, split_routes
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.harness.samples import samples_path
-from benchmarks.routing.baselines import BASELINES, Prompts
+from benchmarks.routing.baselines import BASELINES, Prompts, score_by_ridge
 from benchmarks.routing.curve import SHARES, Measured, Numbers, Outcomes, average, measure_router
 from core.data import DataError
 from core.options import show_errors
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import write_json
-from core.runs.record import read_rollouts
+from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
@@ -56,9 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for place, fold in enumerate(options.folds):
         parts = split_at_random(records, fold) if options.split == "random" else split_routes(records, fold)
         found = read_scores(RunFolder(options.run[place]), notes) if options.run else {}
+        parts["drawn"] = draw_agreeing(parts["train"])
         for name in SETS:
-            train, test = ([r for r in parts[part] if (r["set"] == GSM8K) == (name == GSM8K)] for part in PARTS)
-            for router, measured in measure_routers(train, test, found, seed=fold):
+            train, drawn, test = ([r for r in parts[part] if (r["set"] == GSM8K) == (name == GSM8K)] for part in PARTS)
+            for router, measured in measure_routers(train, drawn, test, found, seed=fold):
                 rows[name][router].append(measured)
             print(f"fold {fold}, {name}: {len(train):,} prompts of training, {len(test):,} kept out", flush=True)
             if (reached := sum(all(r["prompt"] in scores for scores in found.values()) for r in test)) < len(test):
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-PARTS = ("train", "test")
+PARTS = ("train", "drawn", "test")
 
 
 def split_at_random(records: Prompts, fold: int) -> dict[str, list[Mapping[str, Any]]]:
@@ -86,9 +87,11 @@ def split_at_random(records: Prompts, fold: int) -> dict[str, list[Mapping[str, 
 
 
 def measure_routers(
-    train: Prompts, test: Prompts, found: Mapping[str, Mapping[str, float]], seed: int
+    train: Prompts, drawn: Prompts, test: Prompts, found: Mapping[str, Mapping[str, float]], seed: int
 ) -> Iterator[tuple[str, Measured]]:
     """Yield each router, measured on those prompts of `test` that all of `found`, variant -> prompt -> score, have.
+
+    `drawn` are the prompts of `train` that a policy is trained on.
 
     Raises:
         EvaluationError: a variant has scores of no such prompt.
@@ -99,6 +102,7 @@ def measure_routers(
             raise EvaluationError(f"variant {variant} has no prompt of this fold's test; is --folds that of its data?")
     outcomes = Outcomes(*(np.array([float(r[model]) for r in test]) for model in ("weak", "strong")))
     scored: dict[str, Numbers] = {name: score(train, test) for name, score in BASELINES.items()}
+    scored["ridge, prompts of the policy"] = score_by_ridge(drawn, test)
     scored |= {variant: np.array([scores[r["prompt"]] for r in test]) for variant, scores in found.items()}
     for name, values in scored.items():
         yield name, measure_router(values, outcomes, seed)
@@ -135,20 +139,25 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
         for task_id, p in zip(result.notes["task_ids"], named, strict=True):
             if task_id not in failed:
                 prompts[questions[task_id]].append(p or 0.0)
-        notes.append(describe_prices(result))
+        notes.append(describe_prices(result, [sample for sample in samples if sample.task_id not in failed]))
     return {variant: {prompt: float(np.mean(ps)) for prompt, ps in of.items()} for variant, of in found.items()}
 
 
-def describe_prices(result: EvalResult) -> str:
-    """Return a table of what the sampled choices were at each price, all sets together."""
+def describe_prices(result: EvalResult, samples: Sequence[RecordedRollout]) -> str:
+    """Return a table of what the sampled choices were at each price, all sets together, beside one choice for all."""
     malformed, rows = 100 * mean(result.measures["malformed"]), list[list[str]]()
     columns = (result.measures["calls_strong"], result.scores["official"], result.measures["reward"])
+    right_of = {sample.task_id: sample.log["right"] for sample in samples}
     for price in sorted(set(result.labels["price"]), key=float):
         at = [i for i, label in enumerate(result.labels["price"]) if label == price]
         calls, right, reward = (mean([column[i] for i in at]) for column in columns)
-        rows.append([price, f"{100 * calls:.1f}", f"{100 * right:.1f}", f"{reward:.3f}"])
+        known = [right_of[name] for i in at if (name := result.notes["task_ids"][i]) in right_of]
+        weak, strong = (mean([right[model] for right in known]) for model in ("weak", "strong"))
+        rewards = (reward, weak, strong - float(price))
+        rows.append([price, f"{100 * calls:.1f}", f"{100 * right:.1f}", *(f"{value:.3f}" for value in rewards)])
     title = f"{result.variant}, seed {result.seed}, {result.n:,} choices, {malformed:.1f} % malformed:"
-    return f"{title}\n\n{markdown(['price of strong', 'strong calls, %', 'right, %', 'reward'], *rows)}"
+    head = ["price of strong", "strong calls, %", "right, %", "reward", "always weak", "always strong"]
+    return f"{title}\n\n{markdown(head, *rows)}"
 
 
 def mean(values: Sequence[float | None]) -> float:

@@ -11,6 +11,7 @@ import pytest
 from agentic.toolorchestra.routellm import (
     GSM8K,
     PRICES,
+    draw_agreeing,
     drop_copies,
     encode,
     make_task,
@@ -150,3 +151,20 @@ def test_a_demonstration_is_the_prompt_of_the_rollout_and_one_token(tokenizer: A
     renderer = Renderer(tokenizer, {"enable_thinking": True})
     assert prompt == renderer.render(route_messages(config.toolorchestra, renderer, route())[0])
     assert len(reply) == 1
+
+
+def test_the_drawn_prompts_gain_as_much_by_a_strong_call_as_all_prompts() -> None:
+    """Of four agreeing prompts one is drawn, and stands for all four."""
+    outcomes = [(False, True), (True, True), (True, True), (False, False), (True, True)]
+    records = [{"set": "a", "prompt": str(i), "weak": w, "strong": s} for i, (w, s) in enumerate(outcomes)]
+
+    def gain(tasks: list[Task]) -> float:
+        rewards = (
+            {model: t.metadata["right"][model] - t.metadata["cost"][model] for model in t.metadata["cost"]}
+            for t in tasks
+        )
+        return sum(reward["strong"] - reward["weak"] for reward in rewards)
+
+    drawn, whole = draw_agreeing(records), [make_task(record, "x", 0.3) for record in records]
+    assert len(drawn) == 2
+    assert gain([make_task(record, "x", 0.3) for record in drawn]) == pytest.approx(gain(whole)) == pytest.approx(-0.5)

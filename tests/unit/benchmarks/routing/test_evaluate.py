@@ -51,7 +51,7 @@ def test_a_subject_that_is_kept_out_has_the_mean_of_all() -> None:
 def test_all_rows_are_measured_on_the_prompts_that_the_policy_has() -> None:
     records = make_records()
     found = {"trained": {r["prompt"]: float(not r["weak"]) for r in records[300:350]}}
-    rows = dict(measure_routers(records[:300], records[300:], found, seed=0))
+    rows = dict(measure_routers(records[:300], records[:200], records[300:], found, seed=0))
     assert rows["trained"].values[0] == rows["oracle"].values[0]
     # Half of the prompts gain: the best curve is straight to 1 at half of the calls, 0.75 under it.
     assert rows["oracle"].values[0] == pytest.approx(0.75)
@@ -102,14 +102,22 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
         labels={"price": ["0.1", "0.5", "0.1", "0.5"]},
     )
     folder.save_evaluation(result)
-    samples = [SimpleNamespace(task_id=task_id, question=f"prompt {task_id[5]}", status="completed") for task_id in ids]
+    samples = [
+        SimpleNamespace(
+            task_id=task_id,
+            question=f"prompt {task_id[5]}",
+            status="completed",
+            log={"right": {"weak": task_id[5] == "1", "strong": True}},
+        )
+        for task_id in ids
+    ]
     monkeypatch.setattr("benchmarks.routing.evaluate.read_rollouts", lambda path: samples)
     notes: list[str] = []
     scores = {"prompt 0": 0.6, "prompt 1": 0.1}
     assert read_scores(folder, notes) == {"trained, seed 0 (policy)": pytest.approx(scores)}
     assert "25.0 % malformed" in notes[0]
-    assert "| 0.1 | 50.0 | 100.0 | 0.950 |" in notes[0]
-    assert "| 0.5 | 0.0 | 50.0 | -0.250 |" in notes[0]
+    assert "| 0.1 | 50.0 | 100.0 | 0.950 | 0.500 | 0.900 |" in notes[0]
+    assert "| 0.5 | 0.0 | 50.0 | -0.250 | 0.500 | 0.500 |" in notes[0]
     measures = {name: column for name, column in result.measures.items() if name != "p_strong"}
     folder.save_evaluation(replace(result, measures=measures))  # as if models had been named in several tokens
     with pytest.raises(EvaluationError, match=r"max_tokens=1"):
