@@ -121,9 +121,13 @@ class RoleClient:
                 raise BudgetSpent(f"{self._tokens_left} tokens left, the prompt of {role} has {len(prompt)}")
             # Reserve the whole limit now: tools may ask several roles at the same time.
             self._tokens_left -= len(prompt) + limit
-        completion = await self._complete(prompter, prompt, limit)
-        if budgeted:
-            self._tokens_left += limit - len(completion.token_ids)
+        sampled = 0
+        try:
+            completion = await self._complete(prompter, prompt, limit)
+            sampled = len(completion.token_ids)
+        finally:  # a tool that takes too long is cancelled
+            if budgeted:
+                self._tokens_left += limit - sampled
         return prompter.read(completion)
 
     async def _complete(self, prompter: RolePrompter, prompt: Ids, limit: int) -> Completion:

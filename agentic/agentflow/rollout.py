@@ -93,7 +93,8 @@ class AgentFlow(Method):
                 memory = memory.add(step)
                 if memory.steps[-1].status in ("malformed_step", "malformed_command", "tool_not_found"):
                     continue  # no tool ran, so there is nothing to verify
-                verdict = self.format.parse_verdict(await self.ask_with_memory(client, "verifier", known, memory))
+                said = await self.ask_with_memory(client, "verifier", known, memory)
+                verdict = self.format.parse_verdict(strip_thoughts(said))
                 if isinstance(verdict, ParseError):
                     unclear_verdicts += 1
                 elif verdict.stop:
@@ -115,7 +116,7 @@ class AgentFlow(Method):
     async def take_step(self, client: RoleClient, known: Slots, memory: Memory) -> Step:
         """Ask the planner for a tool and the executor for its command; run it and return the step with its result."""
         text = await self.ask_with_memory(client, "planner.next_step", known, memory)
-        choice = self.format.parse_next_step(text)
+        choice = self.format.parse_next_step(strip_thoughts(text))
         if isinstance(choice, ParseError):
             return Step("malformed_step", result=f"Malformed step, {choice.message}. It was: {self.shorten(text)}")
         tool, sub_goal = self.toolbox.find(choice.tool), self.shorten(choice.sub_goal)
@@ -129,13 +130,13 @@ class AgentFlow(Method):
             "context": choice.context,
         }
         text = (await client.ask("executor", {**known, **details})).text
-        command = self.format.parse_command(text)
+        command = self.format.parse_command(strip_thoughts(text))
         if isinstance(command, ParseError):
             reason = f"Malformed command, {command.message}."
             return Step("malformed_command", tool.name, sub_goal, self.shorten(text), reason)
 
         async def ask(role: str, message: str) -> str:
-            return (await client.ask(role, {"message": message})).text
+            return strip_thoughts((await client.ask(role, {"message": message})).text)
 
         outcome = await self.toolbox.call(tool, command.arguments, ToolContext(ask))
         return Step(outcome.status, tool.name, sub_goal, self.shorten(command.text), self.shorten(outcome.text))

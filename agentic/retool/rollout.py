@@ -138,6 +138,7 @@ class ReTool(Method):
                 f"{CALLS}interpreter": len(runs),
                 FAILED_CALLS: len(runs) - statuses["ok"],
                 "answer_boxed": float("\\boxed" in answer),
+                "verify_failed": float(grade.by in ("timeout", "error")),
                 f"end_{end}": 1.0,
                 **self.format.count_notes(turns),
             },

@@ -67,12 +67,14 @@ class SamplingBatch:
         """Make it on the CPU. `positions[i]` is the number of tokens that request i has sampled before."""
         temperatures = [0.0 if s.temperature < GREEDY_BELOW else s.temperature for s in samplings]
         cuts = [s if t else Sampling() for s, t in zip(samplings, temperatures, strict=True)]
-        filtered = [s.top_k > 0 or s.top_p < 1 for s in cuts]
+        top_k_N = torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in cuts])
+        top_p_N = torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts])
+        filtered = find_filtered(top_k_N, top_p_N, vocab).tolist()  # float32 may round a top-p to 1
         return cls(
             hash_positions(seeds, positions),
             torch.tensor(temperatures),
-            torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in cuts]),
-            torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts]),
+            top_k_N,
+            top_p_N,
             some_filtered=any(filtered),
             all_filtered=all(filtered),
             tempered=any(temperature not in (0, 1) for temperature in temperatures),
@@ -89,6 +91,11 @@ class SamplingBatch:
         """Return it with its tensors on the device."""
         names = ("keys_N", "temperatures_N", "top_k_N", "top_p_N")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+def find_filtered(top_k_N: Tensor, top_p_N: Tensor, vocab: int) -> Tensor:
+    """Return which sequences have a filter that may cut something."""
+    return (top_k_N < vocab) | (top_p_N < 1)
 
 
 def sample(logits_NV: Tensor, batch: SamplingBatch) -> tuple[list[int], list[float]]:
@@ -137,7 +144,7 @@ def draw(logits_NV: Tensor, batch: SamplingBatch, ranks: int = RANKS) -> Tensor:
     unsettled_N = torch.zeros_like(greedy_N)
     if batch.some_filtered:
         order_NR, kept_NR, unsettled_N = _filter(weights_NV, totals_N1, batch.top_k_N, batch.top_p_N, min(ranks, vocab))
-        filtered_N = (batch.top_k_N < vocab) | (batch.top_p_N < 1)
+        filtered_N = find_filtered(batch.top_k_N, batch.top_p_N, vocab)
         tokens_N = torch.where(filtered_N, _race_among(order_NR, kept_NR, keys_N1, vocab), tokens_N)
         unsettled_N &= filtered_N
     if batch.greedy:

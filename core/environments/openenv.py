@@ -80,12 +80,16 @@ class OpenEnvEnvironment(AgentEnvironment):
             truncated = False
             try:
                 tools, follow = (await episode.list_tools(), None) if self.entry.action is None else ([], episode.act)
-                episode.answer = await run_tool_loop(endpoint, task.messages, tools, self.entry.system, follow)
-            except EpisodeDone:  # without a reward, if the environment never gave one: then the rollout has failed
-                return Outcome(episode.answer, episode.reward)
+                messages = task.messages
+                if task.metadata.get("key", "") is None:  # each reset begins anew: what this one begins with counts
+                    messages = [*task.earlier_messages, {"role": "user", "content": episode.shown}]
+                episode.answer = await run_tool_loop(endpoint, messages, tools, self.entry.system, follow)
+            except EpisodeDone:
+                pass
             except LimitReached:
-                truncated = True
-            return Outcome(episode.answer, episode.reward or 0.0, truncated=truncated)
+                truncated, episode.reward = True, episode.reward or 0.0
+            # Without a reward, if the environment never gave one: then the rollout has failed.
+            return Outcome(episode.answer, episode.reward, truncated=truncated)
 
     async def close(self) -> None:
         if self._url is not None:
@@ -193,7 +197,7 @@ class OpenEnvEpisode:
         told = await self.send("step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
         result = told.get("error") or told.get("result")
         parts = result.get("content") if isinstance(result, dict) else None
-        if not isinstance(parts, list) or not parts:
+        if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
             return json.dumps(result, ensure_ascii=False)
         # What is no text is named, as for servers of MCP (mcp.py).
-        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts if isinstance(part, dict))
+        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts)

@@ -173,10 +173,12 @@ class AgentMethod(Method):
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
         if unsent := find_unsent(task, finished.turns, self._tokenizer):
             raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
+        last = [turn.completion for turn in finished.turns if turn.trained][-1:]
+        cut = any(completion.finish_reason == "length" for completion in last)
         return Trajectory(
             task.task_id,
             finished.turns,
-            status="truncated" if failure is not None or outcome.truncated else "completed",
+            status="truncated" if failure is not None or outcome.truncated or cut else "completed",
             reward=outcome.reward
             if self.grade is None
             else await call_reward(self.grade, outcome.task or task, outcome.answer),

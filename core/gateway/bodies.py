@@ -169,8 +169,8 @@ def remember(read: Callable[[Body], T], max_bytes: int = 1 << 12) -> Callable[[A
     return read_item
 
 
-def read_text(value: Any, path: str, kinds: Collection[str]) -> str:
-    """Read a content: a text, or a list of parts of the given kinds, whose texts are joined."""
+def read_text(value: Any, path: str, kinds: Collection[str], between: str = "\n") -> str:
+    """Read a content: a text, or a list of parts of the given kinds. Parts of an answer have nothing between them."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -185,7 +185,7 @@ def read_text(value: Any, path: str, kinds: Collection[str]) -> str:
             raise refuse_part(part.at("type"), kind, kinds)
         texts.append(part.take("text", str, ""))
         part.close("cache_control", "annotations", "citations", "logprobs")
-    return "".join(texts)
+    return between.join(texts)
 
 
 def read_schema(

@@ -73,7 +73,8 @@ def _read_message(message: BaseMessage, path: str) -> WireMessage:
     content = message.content
     if isinstance(content, list):
         content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
-    read = WireMessage(_ROLES[message.type], read_text(content, f"{path}.content", ("text",)))
+    between = "" if isinstance(message, AIMessage) else "\n"
+    read = WireMessage(_ROLES[message.type], read_text(content, f"{path}.content", ("text",), between))
     if isinstance(message, ToolMessage):
         text = show_failure(read.text) if message.status == "error" else read.text
         return replace(read, text=text, call_id=message.tool_call_id)

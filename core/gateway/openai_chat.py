@@ -99,7 +99,8 @@ def _read_tool(tool: Body) -> ToolSchema:
 
 def _read_message(message: Body) -> WireMessage:
     role = message.need("role", str)
-    text = read_text(message.take("content", (str, list)), message.at("content"), ("text",))
+    between = "" if role == "assistant" else "\n"
+    text = read_text(message.take("content", (str, list)), message.at("content"), ("text",), between)
     without_effect = ["name", "cache_control"]
     if role == "tool":
         read = WireMessage("tool", text, call_id=message.need("tool_call_id", str))

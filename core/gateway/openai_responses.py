@@ -139,15 +139,15 @@ def _join_answers(items: Sequence[tuple[WireMessage, frozenset[str]]]) -> list[W
     return [join_parts(message) if isinstance(message, list) else message for message in messages]
 
 
-def _read_texts(item: Body, name: str) -> str:
-    return read_text(item.need(name, (str, list)), item.at(name), ("input_text", "output_text", "text"))
+def _read_texts(item: Body, name: str, between: str = "\n") -> str:
+    return read_text(item.need(name, (str, list)), item.at(name), ("input_text", "output_text", "text"), between)
 
 
 def _read_part(item: Body, kind: str) -> WireMessage:
     """Read a part of an answer."""
     mark = item.take("id", str, "")
     if kind == "message":
-        return WireMessage("assistant", _read_texts(item, "content"), marks=(mark,))
+        return WireMessage("assistant", _read_texts(item, "content", ""), marks=(mark,))
     if kind == "function_call":
         name = ".".join(filter(None, (item.take("namespace", str), item.need("name", str))))
         call = WireCall(item.need("call_id", str), name, item.take("arguments", str, ""))
@@ -155,8 +155,8 @@ def _read_part(item: Body, kind: str) -> WireMessage:
     if kind == "item_reference":
         return WireMessage("assistant", "", references=(mark,))
     if kind == "reasoning":
-        thoughts = read_text(item.take("content", list), item.at("content"), ("reasoning_text", "text"))
-        summary = read_text(item.take("summary", list), item.at("summary"), ("summary_text",))
+        thoughts = read_text(item.take("content", list), item.at("content"), ("reasoning_text", "text"), "")
+        summary = read_text(item.take("summary", list), item.at("summary"), ("summary_text",), "")
         sealed = item.take("encrypted_content", str, "")
         return WireMessage("assistant", "", (thoughts or summary) or None, marks=(mark, sealed))
     known = ("message", "reasoning", "function_call", "function_call_output", "item_reference")

@@ -170,7 +170,7 @@ class GatewaySession:
         seconds = (asked, time.monotonic() - self._began)
         self.kept_tokens += len(prompt_ids) + len(completion.token_ids)
         if request.tokens is None:
-            reply, thoughts, stop_text = self._transcriber.read(prompt_ids, completion, request.tools, request.stop)
+            reply, thoughts, stop_text = self._transcriber.read(prompt_ids, completion, request.tools, sampling.stop)
         else:  # the client reads the ids itself
             reply, thoughts, stop_text = Reply(self._transcriber.tokenizer.decode(completion.token_ids)), 0, None
         number = len(self._tree.answers) + 1
@@ -396,7 +396,7 @@ class GatewaySession:
                 problem = f"there is no response {request.continues!r}"
                 raise GatewayError(404, "response_not_found", problem, "previous_response_id")
             earlier = self._tree.list_messages(answer)
-            if earlier[0].marks == INSTRUCTIONS and request.instructions is not None:
+            if earlier[0].marks == INSTRUCTIONS:  # they are those of one request, as at OpenAI
                 del earlier[0]
             messages = (*earlier, *messages)
         if request.instructions is not None:

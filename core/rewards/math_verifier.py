@@ -58,10 +58,12 @@ class MathVerifier:
             self._idle.get().kill()
 
     def _compare(self, answer: str, labels: list[str]) -> Outcome:
-        try:
-            worker = self._idle.get_nowait()
-        except queue.Empty:
-            worker = _Worker()
+        worker = None
+        while worker is None or worker.ended:  # an idle one may have been killed, for its memory
+            try:
+                worker = self._idle.get_nowait()
+            except queue.Empty:
+                worker = _Worker()
         outcome = worker.ask(answer, labels, self._timeout_s)
         if outcome in ("equal", "different"):
             self._idle.put(worker)
@@ -91,6 +93,10 @@ class _Worker:
                 "the worker of math-verify did not start; `pip install -r requirements.txt` brings math-verify, and "
                 f"`{sys.executable} -c 'import math_verify'` shows what is wrong"
             )
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def ask(self, answer: str, labels: list[str], timeout_s: float) -> Outcome:
         try:

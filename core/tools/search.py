@@ -7,7 +7,12 @@ from typing import ClassVar
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from core.retrieval import RetrievalClient, RetrievalError
-from core.tools.base import Arguments, Query, Tool, ToolContext, ToolResult
+from core.retrieval.client import MAX_QUERY_CHARS
+from core.tools.base import Arguments, Interrupt, Query, Tool, ToolContext, ToolResult
+
+
+class SearchFailed(Interrupt):
+    """Reports that the service gave no result within the retries, and the query is not to blame."""
 
 
 class Search(Tool):
@@ -26,13 +31,16 @@ class Search(Tool):
     """Names the file that holds the key of the service."""
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
+        if len(arguments.query) > MAX_QUERY_CHARS:
+            problem = f"A query has at most {MAX_QUERY_CHARS} characters."
+            return ToolResult("bad_arguments", problem, error=f"{len(arguments.query)} characters")
         client = RetrievalClient(
             url=self.url, max_retries=self.max_retries, backoff_s=self.backoff_s, api_key_file=self.api_key_file
         )
         try:
             (hits,) = await client.search([arguments.query], self.topk)
         except RetrievalError as error:
-            return ToolResult("error", "The search service gave no result.", error=str(error))
+            raise SearchFailed(str(error)) from error
         passages = [_format_passage(hit.document.contents) for hit in hits]
         shown = "\n\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))
         return ToolResult("ok", shown or "Nothing was found.", parts=tuple(passages))

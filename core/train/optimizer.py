@@ -50,7 +50,7 @@ def moment_bytes(section: OptimizerSection, size: int) -> int:
 
 
 def make_optimizer(section: OptimizerSection, weights: Sequence[Tensor], seed: int) -> torch.optim.AdamW | AdamW8bit:
-    """Return the optimizer that a recipe names. Norms and biases do not decay.
+    """Return the optimizer that a recipe names. Weights of one axis, such as most norms and biases, do not decay.
 
     Raises:
         RecipeError: its package is not installed.

@@ -72,6 +72,12 @@ def test_top_k_and_top_p_cut_but_log_probs_stay_those_of_the_full_distribution()
     torch.testing.assert_close(logprobs, full[tokens])
 
 
+@pytest.mark.parametrize("rule", [Sampling(top_k=4), Sampling(top_k=9), Sampling(top_p=1 - 1e-9)])
+def test_filters_that_cut_nothing_change_nothing(rule: Sampling):
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
+    assert draw(logits, rule, 200).tolist() == draw(logits, Sampling(), 200).tolist()
+
+
 def keep(probs_NV: torch.Tensor, rules: Sequence[Sampling]) -> tuple[torch.Tensor, list[int]]:
     """Return the probabilities, with zeros where the filters exclude a token, and how far they looked in each row."""
     vocab, zeros = probs_NV.shape[1], [0] * len(rules)

@@ -95,6 +95,19 @@ async def test_an_episode_that_ends_without_any_reward_has_failed(play: Play, ur
     assert (done.status, done.failure) == ("failed", "bad_reward")
 
 
+async def test_tools_that_never_earn_anything_fail_the_rollout(play: Play, url: str) -> None:
+    [done] = await play(["enough"], url=url, action=None)
+    assert (done.status, done.failure) == ("failed", "bad_reward")
+
+
+async def test_where_each_reset_begins_anew_the_policy_reads_what_this_one_begins_with(
+    play: Play, url: str, tokenizer: Any
+) -> None:
+    [done] = await play(["5"], Task("t", "0 of 99", (), metadata={"index": 3, "key": None}), url=url)
+    assert "0 of 5" in (shown := tokenizer.decode(done.turns[0].prompt_ids))
+    assert "99" not in shown
+
+
 async def test_a_server_plays_no_more_rollouts_at_once_than_the_recipe_says(play: Play, url: str, app: Any) -> None:
     assert len(await play(["5"], url=url, count=6, sessions=2)) == 6
     assert app[SEEN].most == 2

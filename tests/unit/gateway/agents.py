@@ -77,8 +77,10 @@ def answer_calls(answer: Answer, rng: random.Random) -> list[WireMessage]:
     return results or [WireMessage("user", rng.choice(["go on", "and then?", "why"]))]
 
 
-def split_text(text: str, kind: str, rng: random.Random) -> list[dict[str, str]]:
-    """Write a text as parts that are cut anywhere."""
+def split_text(text: str, kind: str, rng: random.Random, role: str = "assistant") -> list[dict[str, str]]:
+    """Write a text as parts: those of an answer are cut anywhere, others are lines."""
+    if role != "assistant":
+        return [{"type": kind, "text": line} for line in text.split("\n")]
     cuts = sorted(rng.randint(0, len(text)) for _ in range(rng.randint(0, 2)))
     places = [0, *cuts, len(text)]
     return [{"type": kind, "text": text[begin:end]} for begin, end in itertools.pairwise(places)]
@@ -88,7 +90,7 @@ def write_chat(messages: Sequence[WireMessage], rng: random.Random) -> dict[str,
     """Write messages as a client of Chat Completions does; every text is whole or in parts, each time anew."""
     written = []
     for message in messages:
-        content = message.text if rng.random() < 0.5 else split_text(message.text, "text", rng)
+        content = message.text if rng.random() < 0.5 else split_text(message.text, "text", rng, message.role)
         entry: dict[str, Any] = {"role": message.role, "content": content}
         if message.role == "tool":
             entry["tool_call_id"] = message.call_id
@@ -112,7 +114,7 @@ def write_responses(messages: Sequence[WireMessage], rng: random.Random) -> dict
             items.append({"type": "function_call_output", "call_id": message.call_id, "output": message.text})
             continue
         if message.role != "assistant":
-            items.append({"role": message.role, "content": split_text(message.text, "input_text", rng)})
+            items.append({"role": message.role, "content": split_text(message.text, "input_text", rng, message.role)})
             continue
         mark = {"id": message.marks[0]} if message.marks else {}
         if message.reasoning:

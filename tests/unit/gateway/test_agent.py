@@ -121,6 +121,14 @@ async def test_an_agent_that_had_its_turns_is_truncated_and_graded():
     assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == ("truncated", 0.0, 1)
 
 
+async def test_an_agent_whose_last_answer_was_cut_is_truncated():
+    model = make_model()
+    method = AgentMethod(talk, grade, model.tokenizer, SessionSettings(max_context=10_000), max_new_tokens=2)
+    (trajectory,) = await run_each(method, model, TASKS[:1])
+    assert trajectory.turns[-1].completion.finish_reason == "length"
+    assert trajectory.status == "truncated"
+
+
 async def test_an_agent_that_fails_is_counted_with_its_error():
     model = make_model()
 

@@ -371,11 +371,12 @@ async def test_the_model_sees_that_a_tool_failed() -> None:
         fields = echo("anthropic", body, await client.post("/v1/messages", body), lambda written: written)
         first, second = fields["messages"][-1]["content"]
         first |= {"content": "exit code 1", "is_error": True}
-        second |= {"content": "Error: no such file", "is_error": True}
+        parts = [{"type": "text", "text": text} for text in ("Error: no such file", "2 others")]
+        second |= {"content": parts, "is_error": True}
         await client.post("/v1/messages", {**body, **fields})
         shown = show_prompt(model)
     assert "<tool_response>\nError: exit code 1\n</tool_response>" in shown
-    assert "<tool_response>\nError: no such file\n</tool_response>" in shown
+    assert "<tool_response>\nError: no such file\n2 others\n</tool_response>" in shown
 
 
 async def test_fields_without_effect_are_accepted_and_a_strict_tool_is_noted(dialect: Any) -> None:

@@ -525,17 +525,17 @@ async def test_a_chain_of_responses_may_be_longer_than_pythons_stack():
         await client.post("/v1/responses", {"model": "policy", "input": "again", "previous_response_id": link})
 
 
-async def test_instructions_of_a_response_that_is_continued_are_replaced():
+async def test_instructions_are_those_of_one_request_also_where_it_continues_a_response():
     model = make_model(calling=0, thinking=0, seed=6)
     async with serve(model) as (_, client):
         link: dict[str, str] = {}
-        for instructions in ("SYS", "SYS", "OTHER"):
+        for instructions in ("SYS", "SYS", "OTHER", None):
             body = {"model": "policy", "input": "hello", "instructions": instructions, **link}
             link = {"previous_response_id": (await client.post("/v1/responses", body))["id"]}
             text = model.tokenizer.decode(model.policy.calls[-1].prompt_ids)
-            assert text.count("<|im_start|>system") == 1
-            assert f"system\n{instructions}<|im_end|>" in text
-        assert len((await finish(client, model))["rows"]) == 2
+            assert text.count("<|im_start|>system") == (instructions is not None)
+            assert instructions is None or f"system\n{instructions}<|im_end|>" in text
+        assert len((await finish(client, model))["rows"]) == 3
 
 
 async def test_a_stop_text_ends_the_answer_and_stays_in_its_tokens():

@@ -53,13 +53,14 @@ def test_loops_and_threads_share_one_verifier() -> None:
     assert sorted(outcomes) == ["different", "equal", "equal"]
 
 
-async def test_a_worker_that_died_is_an_error_and_is_replaced() -> None:
+async def test_an_idle_worker_that_died_is_replaced_and_no_answer_is_wrong_for_it() -> None:
     before = children()
     verifier = MathVerifier(timeout_s=60.0, workers=1)
     assert await verifier.compare("0.5", ["0.5"]) == "equal"
     (worker,) = children() - before
     os.kill(int(worker), signal.SIGKILL)
-    assert await verifier.compare("0.5", ["0.5"]) == "error"
+    await asyncio.sleep(0.5)
+    assert await verifier.compare("0.5", ["0.5"]) == "equal"
     assert await verifier.compare(r"\frac{2}{4}", ["3", "0.5"]) == "equal"
     assert await verifier.compare("0.5", ["3", "0.25"]) == "different"
     verifier.close()

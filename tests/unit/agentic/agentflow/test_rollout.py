@@ -178,6 +178,19 @@ HELPER = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "h
 ASKING = NEXT.replace("echo", "asking")
 
 
+async def test_thoughts_are_no_verdict_no_command_and_no_result(tell):
+    scripts = {
+        "policy": ["a", ASKING.format("x"), ANSWER],
+        "helper": ["<think>41?</think>42"],
+        "executor": ['<think>tool.execute(query="draft")</think>```\nexecution = tool.execute(query="this")\n```'],
+        "verifier": ["<think>Conclusion: STOP would be wrong, and"],
+    }
+    story = await tell(scripts, tools=[Asking()], roles=HELPER, max_steps=1)
+    assert [(s["command"], s["result"]) for s in story.steps] == [('execution = tool.execute(query="this")', "42")]
+    assert story.trajectory.metrics["verdict_errors"] == 1
+    assert "this" in story.prompts("helper")[0]
+
+
 async def test_the_token_budget_holds_inside_a_step(tell, tokenizer):
     scripts = {**ROLES, "policy": ["a", ASKING.format("x"), ANSWER], "helper": ["y" * 50]}
     story = await tell(scripts, tools=[Asking(times=1000)], roles=HELPER, max_total_tokens=9000)
