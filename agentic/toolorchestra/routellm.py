@@ -32,8 +32,10 @@ from core.worlds import SPLITS, Example, World
 FOLDS = 4
 GSM8K = "gsm8k"
 DEV_SUBJECTS = 3
-PRICES: Mapping[float, str] = {0.05: "very cheap", 0.15: "cheap", 0.3: "expensive", 0.5: "very expensive"}
-"""Maps what a strong call costs, in right answers, to its words."""
+PRICES: Mapping[float, str] = {0.05: "very cheap", 0.1: "cheap", 0.15: "expensive", 0.3: "very expensive"}
+"""Maps what a strong call costs, in right answers, to its words. Their mean is what it gains in the mean, 0.15: where
+either model is the better one for all prompts and prices, a policy that names it at once has nothing left to learn from.
+"""
 
 FIELDS = {"question": str, "kind": str, "weak": bool, "strong": bool}
 
