@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from core.retrieval import RetrievalClient, RetrievalError
-from core.retrieval.client import MAX_QUERY_CHARS
+from core.retrieval import MAX_QUERY_CHARS, RetrievalClient, RetrievalError
 from core.tools.base import Arguments, Interrupt, Query, Tool, ToolContext, ToolResult
 
 
@@ -31,9 +30,9 @@ class Search(Tool):
     """Names the file that holds the key of the service."""
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
-        if len(arguments.query) > MAX_QUERY_CHARS:
-            problem = f"A query has at most {MAX_QUERY_CHARS} characters."
-            return ToolResult("bad_arguments", problem, error=f"{len(arguments.query)} characters")
+        if (size := len(arguments.query)) > MAX_QUERY_CHARS:
+            problem = f"A query has at most {MAX_QUERY_CHARS} characters, and this one {size}."
+            return ToolResult("bad_arguments", problem, error=problem)
         client = RetrievalClient(
             url=self.url, max_retries=self.max_retries, backoff_s=self.backoff_s, api_key_file=self.api_key_file
         )
@@ -41,7 +40,8 @@ class Search(Tool):
             (hits,) = await client.search([arguments.query], self.topk)
         except RetrievalError as error:
             raise SearchFailed(str(error)) from error
-        passages = [_format_passage(hit.document.contents) for hit in hits]
+        parts = [hit.document.contents.partition("\n") for hit in hits]
+        passages = [f"{title.strip()}\n{text.strip()}" for title, _, text in parts]
         shown = "\n\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))
         return ToolResult("ok", shown or "Nothing was found.", parts=tuple(passages))
 
@@ -55,8 +55,3 @@ class WebSearch(Search):
     """Stands in for a web search: it takes the same arguments and asks the retrieval service."""
 
     arguments: ClassVar[type[Arguments]] = WebQuery
-
-
-def _format_passage(contents: str) -> str:
-    title, _, text = contents.partition("\n")
-    return f"{title.strip()}\n{text.strip()}"
