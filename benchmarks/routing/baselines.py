@@ -4,7 +4,6 @@
 |---|---|
 | random | the same for all prompts |
 | length | its characters |
-| subject | the mean gain of its subject in training; of all of training, if its subject is kept out |
 | ridge | ridge regression on TF-IDF of words and pairs of words; the target is the gain |
 | oracle | the gain itself: a bound |
 
@@ -14,7 +13,7 @@ The gain is 1 where only the strong model is right, -1 where only the weak one i
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -37,14 +36,6 @@ Prompts = Sequence[Mapping[str, Any]]
 
 def gains(prompts: Prompts) -> Numbers:
     return np.array([float(p["strong"]) - float(p["weak"]) for p in prompts])
-
-
-def score_by_subject(train: Prompts, test: Prompts) -> Numbers:
-    found = defaultdict(list)
-    for prompt, gain in zip(train, gains(train), strict=True):
-        found[prompt["set"]].append(gain)
-    mean = gains(train).mean()
-    return np.array([np.mean(found[p["set"]]) if p["set"] in found else mean for p in test])
 
 
 def score_by_ridge(train: Prompts, test: Prompts) -> Numbers:
@@ -101,7 +92,6 @@ def weigh_words(
 BASELINES: Mapping[str, Callable[[Prompts, Prompts], Numbers]] = {
     "random": lambda train, test: np.zeros(len(test)),
     "length": lambda train, test: np.array([float(len(p["prompt"])) for p in test]),
-    "subject": score_by_subject,
     "ridge": score_by_ridge,
     "oracle": lambda train, test: gains(test),
 }

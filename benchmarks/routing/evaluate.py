@@ -2,7 +2,6 @@
 
     tokentrue evaluate routing --data data/routellm                     # what needs no language model
     tokentrue evaluate routing --data data/routellm --folds 0 --run runs/toolorchestra-desk
-    tokentrue evaluate routing --data data/routellm --split random      # a random split, beside it
 
 --run names the run of each fold, in the order of --folds. Its rows are what `tokentrue evaluate heldout` saved there
 for the data `test`: the score of a prompt is the probability of `strong`, averaged over the four prices; a reply that
@@ -18,13 +17,11 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
 import yaml
 
-from agentic.toolorchestra.routellm import FOLDS, GSM8K, draw_agreeing, drop_copies, read_routes, split_routes
+from agentic.toolorchestra.routellm import FOLDS, GSM8K, draw_agreeing, read_routes, split_routes
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.harness.samples import samples_path
 from benchmarks.routing.baselines import BASELINES, Prompts, score_by_ridge
@@ -48,13 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if options.run and len(options.run) != len(options.folds):
         raise EvaluationError(f"{len(options.run)} runs for {len(options.folds)} folds; give one run for each fold")
-    if options.run and options.split == "random":
-        raise EvaluationError("--split random divides prompts otherwise than the runs were trained; leave out --run")
     records = read_routes(options.data)
     rows: dict[str, dict[str, list[Measured]]] = {name: defaultdict(list) for name in SETS}
     notes: list[str] = []
     for place, fold in enumerate(options.folds):
-        parts = split_at_random(records, fold) if options.split == "random" else split_routes(records, fold)
+        parts = split_routes(records, fold)
         found = read_scores(RunFolder(options.run[place]), notes) if options.run else {}
         parts["drawn"] = draw_agreeing(parts["train"])
         for name in SETS:
@@ -77,13 +72,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 PARTS = ("train", "drawn", "test")
-
-
-def split_at_random(records: Prompts, fold: int) -> dict[str, list[Mapping[str, Any]]]:
-    """Return three quarters of the prompts as train and one as test, of every subject some in both."""
-    mixed = Random(0).sample(records, len(records))
-    train = [record for i, record in enumerate(mixed) if i % FOLDS != fold]
-    return drop_copies({"train": train, "dev": [], "test": mixed[fold::FOLDS]})
 
 
 def measure_routers(
@@ -168,8 +156,6 @@ def mean(values: Sequence[float | None]) -> float:
 def write_table(name: str, rows: Mapping[str, Sequence[Measured]], options: argparse.Namespace) -> str:
     """Return the table of one set: our rows, then the published ones."""
     kept = "subjects kept out" if name == "mmlu" else "prompts kept out"
-    if options.split == "random":
-        kept = "prompts kept out at random"
     lines, reference = list[list[str]](), average(rows[REFERENCE])
     for router, measured in rows.items():
         row = average(measured)
@@ -198,6 +184,5 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, required=True, metavar="PATH", help="of tokentrue data download routellm")
     parser.add_argument("--folds", type=int, nargs="+", choices=range(FOLDS), default=[0, 1, 2], metavar="N")
     parser.add_argument("--run", type=Path, nargs="+", default=[], metavar="RUN_DIR", help="one for each fold")
-    parser.add_argument("--split", choices=("subjects", "random"), default="subjects", help="what is kept out of MMLU")
     parser.add_argument("--out", type=Path, default=Path("runs/routing"), metavar="DIR")
     return parser

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.plan import EvaluationError
-from benchmarks.routing.baselines import score_by_subject
 from benchmarks.routing.evaluate import main, measure_routers, read_scores
 from core.runs.run_folder import RunFolder
 from tests.unit.benchmarks.conftest import make_result
@@ -38,14 +37,6 @@ def write_tasks(path: Path) -> Path:
     ]
     path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
     return path
-
-
-def test_a_subject_that_is_kept_out_has_the_mean_of_all() -> None:
-    train = [
-        {"set": "a", "prompt": "1", "weak": False, "strong": True},
-        {"set": "b", "prompt": "2", "weak": True, "strong": True},
-    ]
-    assert score_by_subject(train, [*train, {**train[0], "set": "c"}]).tolist() == [1.0, 0.0, 0.5]
 
 
 def test_all_rows_are_measured_on_the_prompts_that_the_policy_has() -> None:
