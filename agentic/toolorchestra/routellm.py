@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,8 +34,8 @@ FOLDS = 4
 GSM8K = "gsm8k"
 DEV_SUBJECTS = 3
 PRICES: Mapping[float, str] = {0.05: "very cheap", 0.1: "cheap", 0.15: "expensive", 0.3: "very expensive"}
-"""Maps what a strong call costs, in right answers, to its words. Their mean is what it gains in the mean, 0.15: where
-either model is the better one for all prompts and prices, a policy that names it at once has nothing left to learn from.
+"""Maps what a strong call costs, in right answers, to its words. Their mean is its mean gain in training, 0.15: if one
+model is better for the mean of prompts and prices, the policy soon names it for all, and nothing is left to compare.
 """
 
 FIELDS = {"question": str, "kind": str, "weak": bool, "strong": bool}
@@ -104,7 +105,7 @@ def draw_agreeing(records: Records) -> list[Mapping[str, Any]]:
     """Return the records on which the models differ, and as many on which they agree.
 
     Each of these has the `weight` of all that it stands for. There the choices differ by the price alone, so with its
-    price times the weight what a choice gains in the mean is what it gains over all records.
+    price times the weight a choice gains in the sum what it gains over all records.
     """
     differ = [record for record in records if record["weak"] != record["strong"]]
     agree = [record for record in records if record["weak"] == record["strong"]]
@@ -139,8 +140,10 @@ def demonstrate(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) 
 
 
 def solve(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
-    """Yield the better choice of every task, for the supervised baseline."""
-    return (encode(recipe, tokenizer, task, task.answers[0]) for task in tasks)
+    """Yield the better choice of every task, for the supervised baseline, as often as the task has weight."""
+    for task in tasks:
+        weight = task.metadata["cost"]["strong"] / float(task.metadata["price"])
+        yield from repeat(encode(recipe, tokenizer, task, task.answers[0]), round(weight))
 
 
 def encode(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, task: Task, choice: str) -> Example:

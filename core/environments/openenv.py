@@ -12,6 +12,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,19 +78,19 @@ class OpenEnvEnvironment(AgentEnvironment):
         async with self._reset(task.metadata["index"]) as episode:
             if task.metadata.get("key") not in (None, episode.key):
                 raise bad_task(task.task_id, "metadata.key", f"is not that of {self.key}'s first observation")
-            truncated = False
+            truncated, shown = False, task
+            if task.metadata.get("key", "") is None:  # each reset begins anew, and what this one begins with counts
+                shown = replace(task, question=episode.shown)
             try:
                 tools, follow = (await episode.list_tools(), None) if self.entry.action is None else ([], episode.act)
-                messages = task.messages
-                if task.metadata.get("key", "") is None:  # each reset begins anew: what this one begins with counts
-                    messages = [*task.earlier_messages, {"role": "user", "content": episode.shown}]
-                episode.answer = await run_tool_loop(endpoint, messages, tools, self.entry.system, follow)
+                episode.answer = await run_tool_loop(endpoint, shown.messages, tools, self.entry.system, follow)
             except EpisodeDone:
                 pass
             except LimitReached:
-                truncated, episode.reward = True, episode.reward or 0.0
-            # Without a reward, if the environment never gave one: then the rollout has failed.
-            return Outcome(episode.answer, episode.reward, truncated=truncated)
+                truncated = True
+            # Without a step nothing is earned. After one, no reward at all is a fault of the environment.
+            reward = episode.reward if episode.stepped else 0.0
+            return Outcome(episode.answer, reward, truncated=truncated, task=shown)
 
     async def close(self) -> None:
         if self._url is not None:
@@ -134,6 +135,7 @@ class OpenEnvEpisode:
         self.entry = entry
         self.socket = socket
         self.shown = self.answer = ""
+        self.stepped = False
         self.reward: float | None = None
 
     @property
@@ -159,6 +161,7 @@ class OpenEnvEpisode:
         if told.observation is None:
             raise RolloutError("environment", f"the environment refused {kind}: {told.code}: {told.message}")
         if kind == "step" and data.get("type") != "list_tools":
+            self.stepped = True
             if told.reward is not None:
                 self.reward = (self.reward or 0.0) + told.reward
             if told.done:

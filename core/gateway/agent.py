@@ -83,7 +83,8 @@ class Outcome:
     """Holds what a run of an agent came to. An agent that is an environment, too, has a reward and metrics of its own.
 
     Each metric is averaged over the rollouts that have it, as `environment_NAME`: others may be of another agent.
-    `truncated` says that a limit ended it. Raises ValueError if the reward or a metric is no finite number.
+    `truncated` says that a limit ended it. A last answer that `max_new_tokens` cut does so, too.
+    Raises ValueError if the reward or a metric is no finite number.
     """
 
     answer: str
@@ -174,7 +175,7 @@ class AgentMethod(Method):
         if unsent := find_unsent(task, finished.turns, self._tokenizer):
             raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
         last = [turn.completion for turn in finished.turns if turn.trained][-1:]
-        cut = any(completion.finish_reason == "length" for completion in last)
+        cut = any(c.finish_reason == "length" and len(c.token_ids) >= self.max_new_tokens for c in last)
         return Trajectory(
             task.task_id,
             finished.turns,

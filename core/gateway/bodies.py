@@ -185,7 +185,7 @@ def read_text(value: Any, path: str, kinds: Collection[str], between: str = "\n"
             raise refuse_part(part.at("type"), kind, kinds)
         texts.append(part.take("text", str, ""))
         part.close("cache_control", "annotations", "citations", "logprobs")
-    return between.join(texts)
+    return between.join(filter(None, texts))
 
 
 def read_schema(

@@ -20,4 +20,7 @@ class BaseGenerator(Tool):
         return (self.role,)
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
-        return ToolResult("ok", (await context.ask(self.role, arguments.query)).strip())
+        reply = (await context.ask(self.role, arguments.query)).strip()
+        return (
+            ToolResult("ok", reply) if reply else ToolResult("error", f"{self.role} gave no answer.", error="no_answer")
+        )

@@ -7,11 +7,7 @@ from typing import ClassVar
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from core.retrieval import MAX_QUERY_CHARS, RetrievalClient, RetrievalError
-from core.tools.base import Arguments, Interrupt, Query, Tool, ToolContext, ToolResult
-
-
-class SearchFailed(Interrupt):
-    """Reports that the service gave no result within the retries, and the query is not to blame."""
+from core.tools.base import Arguments, Query, Tool, ToolContext, ToolResult
 
 
 class Search(Tool):
@@ -33,13 +29,14 @@ class Search(Tool):
         if (size := len(arguments.query)) > MAX_QUERY_CHARS:
             problem = f"A query has at most {MAX_QUERY_CHARS} characters, and this one {size}."
             return ToolResult("bad_arguments", problem, error=problem)
+        query = arguments.query.encode(errors="replace").decode()  # no service takes half a character
         client = RetrievalClient(
             url=self.url, max_retries=self.max_retries, backoff_s=self.backoff_s, api_key_file=self.api_key_file
         )
         try:
-            (hits,) = await client.search([arguments.query], self.topk)
+            (hits,) = await client.search([query], self.topk)
         except RetrievalError as error:
-            raise SearchFailed(str(error)) from error
+            return ToolResult("error", "The search service gave no result.", error=str(error))
         parts = [hit.document.contents.partition("\n") for hit in hits]
         passages = [f"{title.strip()}\n{text.strip()}" for title, _, text in parts]
         shown = "\n\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))

@@ -95,9 +95,14 @@ async def test_an_episode_that_ends_without_any_reward_has_failed(play: Play, ur
     assert (done.status, done.failure) == ("failed", "bad_reward")
 
 
-async def test_tools_that_never_earn_anything_fail_the_rollout(play: Play, url: str) -> None:
-    [done] = await play(["enough"], url=url, action=None)
+async def test_tools_that_never_earn_anything_fail_the_rollout_and_who_calls_none_has_earned_nothing(
+    play: Play, url: str
+) -> None:
+    far = Task("t", "0 of 202", (), metadata={"index": 200})
+    [done] = await play([CALL.format(99), "enough"], far, url=url, action=None)
     assert (done.status, done.failure) == ("failed", "bad_reward")
+    [done] = await play(["enough"], far, url=url, action=None)
+    assert (done.status, done.reward) == ("completed", 0.0)
 
 
 async def test_where_each_reset_begins_anew_the_policy_reads_what_this_one_begins_with(

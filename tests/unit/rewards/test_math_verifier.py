@@ -37,6 +37,18 @@ async def test_a_comparison_that_hangs_is_killed_and_its_worker_replaced() -> No
     assert signal.getsignal(signal.SIGALRM) is handler
 
 
+async def test_a_worker_that_dies_at_work_is_an_error() -> None:
+    before = children()
+    verifier = MathVerifier(timeout_s=60.0, workers=1)
+    assert await verifier.compare("0.5", ["0.5"]) == "equal"
+    asked = asyncio.create_task(verifier.compare(ENDLESS, ["3"]))
+    await asyncio.sleep(0.5)
+    (worker,) = children() - before
+    os.kill(int(worker), signal.SIGKILL)
+    assert await asked == "error"
+    verifier.close()
+
+
 def test_loops_and_threads_share_one_verifier() -> None:
     verifier = MathVerifier(timeout_s=60.0, workers=1)
     outcomes: list[str] = []

@@ -17,6 +17,7 @@ from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
 from core.tools.base import Query, Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox
+from core.tools.search import Search
 from core.types import Completion, Sampling, Task, Turn
 from tests.kit import script_policy
 from tests.unit.agentic.agentflow.conftest import COMMAND, NEXT, Echo, section
@@ -295,6 +296,15 @@ async def test_an_answer_that_its_judge_does_not_see_fails_the_rollout(tell, fai
     assert raised.value.kind == "judge_failed"
     story = await tell({**dead, "policy": ["a", NEXT.format("x"), "\\boxed{acorn}"]}, reward="math", roles=JUDGE)
     assert story.trajectory.reward == 1.0
+
+
+async def test_a_wrong_answer_after_a_search_without_a_reply_fails_the_rollout(tell):
+    tools = [Search(url="http://127.0.0.1:9/retrieve", max_retries=0)]
+    words = ["a", NEXT.replace("echo", "search").format("x")]
+    with pytest.raises(RolloutError, match="the search service gave no reply") as raised:
+        await tell({**ROLES, "policy": [*words, "\\boxed{oak}"]}, tools=tools)
+    assert raised.value.kind == "search_failed"
+    assert (await tell({**ROLES, "policy": [*words, ANSWER]}, tools=tools)).trajectory.reward == 1.0
 
 
 async def test_the_judge_is_asked_greedily_and_is_no_turn(tell, tokenizer):
