@@ -95,31 +95,20 @@ def check_algorithm(recipe: Recipe) -> None:
 def check_fan_out(recipe: Recipe, regrade: bool) -> None:
     """Raise RecipeError for a recipe that needs container Samples. `regrade`: its rewards compare a group."""
     algorithm = recipe.algorithm
-    if regrade:
-        raise RecipeError(
-            "fanned-out rollouts lack a reward that compares a group; use slime.rows=container "
-            "(--custom-convert-samples-to-train-data-path)"
-        )
-    if algorithm.overlong_buffer_len or algorithm.overlong_filter:
-        raise RecipeError(
-            "algorithm.overlong_buffer_len and overlong_filter need whole rollouts, which fanned-out ones are not; "
-            "use slime.rows=container, or set them to null and false"
-        )
-    if algorithm.adv_estimator not in ("grpo", "rloo"):
-        raise RecipeError(
-            f"algorithm.adv_estimator={algorithm.adv_estimator} needs the whole batch or its turns, which fanned-out "
-            "rollouts do not have; use slime.rows=container, grpo or rloo"
-        )
-    if algorithm.update_group_size or algorithm.min_group_std:
-        raise RecipeError(
-            "algorithm.update_group_size and min_group_std leave rollouts of a group out, and fanned-out ones know no "
-            "group; use slime.rows=container, or set them to null and 0"
-        )
-    if algorithm.loss_agg not in ("rollout", "token"):
-        raise RecipeError(
-            f"algorithm.loss_agg is {algorithm.loss_agg}, which slime does not have for fanned-out rollouts; "
-            "use rollout or token, or slime.rows=container"
-        )
+    unfit = {
+        "fanned-out rollouts lack a reward that compares a group; take another reward": regrade,
+        "algorithm.overlong_buffer_len and overlong_filter need whole rollouts, which fanned-out ones are not; set "
+        "them to null and false": algorithm.overlong_buffer_len or algorithm.overlong_filter,
+        f"algorithm.adv_estimator={algorithm.adv_estimator} needs the whole batch or its turns, which fanned-out "
+        "rollouts do not have; use grpo or rloo": algorithm.adv_estimator not in ("grpo", "rloo"),
+        "algorithm.update_group_size and min_group_std leave rollouts of a group out, and fanned-out ones know no "
+        "group; set them to null and 0": algorithm.update_group_size or algorithm.min_group_std,
+        f"algorithm.loss_agg is {algorithm.loss_agg}, which slime does not have for fanned-out rollouts; use rollout "
+        "or token": algorithm.loss_agg not in ("rollout", "token"),
+    }
+    for why, here in unfit.items():
+        if here:
+            raise RecipeError(f"{why}; or set slime.rows=container")
 
 
 def batch_size(recipe: Recipe) -> int:
