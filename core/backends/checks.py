@@ -83,6 +83,13 @@ def refuse_embedded_only(recipe: Recipe, backend: str, also: Collection[str] = (
             raise RecipeError(f"{key} is for the embedded backend alone; on {backend} set {key}={text}")
 
 
+def refuse_first(unfit: Mapping[str, object]) -> None:
+    """Raise RecipeError with the first text whose value is true."""
+    for why, here in unfit.items():
+        if here:
+            raise RecipeError(why)
+
+
 def refuse_on_cluster(
     recipe: Recipe, backend: str, engine: str, also: Collection[str] = (), served: Collection[str] | None = None
 ) -> None:
@@ -91,28 +98,18 @@ def refuse_on_cluster(
     The job itself serves the roles in `served`; None says that it cannot serve any.
     """
     refuse_embedded_only(recipe, backend, also)
-    if len(recipe.run.seeds) > 1:
-        raise RecipeError(
-            f"{backend} trains one seed per job; set run.seeds=[{recipe.run.seeds[0]}] and another --out each"
-        )
-    if recipe.model.dtype != "bfloat16":
-        raise RecipeError(
-            f"{backend} trains in bfloat16 and model.dtype is {recipe.model.dtype}; set model.dtype=bfloat16"
-        )
-    if recipe.rollout.top_p != 1:
-        raise RecipeError(
-            f"rollout.top_p is {recipe.rollout.top_p}; on {backend} rows are trained without top-p, set it to 1"
-        )
-    if recipe.rollout.top_k > 0 and engine == "vllm":
-        raise RecipeError(
-            f"rollout.top_k is {recipe.rollout.top_k}, and vLLM's log-probs are of the tokens it leaves, while rows "
-            "are trained without it; set it to -1"
-        )
-    if recipe.trained_roles:
-        raise RecipeError(
-            f"roles.{recipe.trained_roles[0]} is trained beside the policy, which {backend} has no place for; let it "
-            "be `policy`, or freeze it"
-        )
+    top_p, top_k = recipe.rollout.top_p, recipe.rollout.top_k
+    seeds, dtype, trained = recipe.run.seeds, recipe.model.dtype, recipe.trained_roles
+    unfit = {
+        f"{backend} trains one seed per job; set run.seeds=[{seeds[0]}] and another --out each": len(seeds) > 1,
+        f"{backend} trains in bfloat16 and model.dtype is {dtype}; set model.dtype=bfloat16": dtype != "bfloat16",
+        f"rollout.top_p is {top_p}; on {backend} rows are trained without top-p, set it to 1": top_p != 1,
+        f"rollout.top_k is {top_k}, and vLLM's log-probs are of the tokens it leaves, while rows are trained "
+        "without it; set it to -1": top_k > 0 and engine == "vllm",
+        f"roles.{''.join(trained[:1])} is trained beside the policy, which {backend} has no place for; let it be "
+        "`policy`, or freeze it": trained,
+    }
+    refuse_first(unfit)
     for role, place in recipe.roles.items():
         if place.startswith("model:") and role not in (served or ()):
             serve = "" if served is None else f"serve it by slime.sglang.models and slime.roles.{role}, or "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.algorithms.coefficients import TURN_ESTIMATORS
-from core.backends.checks import refuse_embedded_only, refuse_on_cluster
+from core.backends.checks import refuse_embedded_only, refuse_first, refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.slime.framework import FRAMEWORKS, framework_flags
 from core.config import Recipe, RecipeError
@@ -81,34 +81,30 @@ def check_algorithm(recipe: Recipe) -> None:
     """Raise RecipeError for an algorithm that slime's rows or slime's loss cannot have. Those of vime are the same."""
     algorithm, name = recipe.algorithm, recipe.slime.framework if recipe.slime else "slime"
     refuse_embedded_only(recipe, name, within="algorithm.")
-    if algorithm.loss_mode not in ESTIMATORS:
-        raise RecipeError(
-            f"algorithm.loss_mode={algorithm.loss_mode} is no loss of {name}; use {', '.join(ESTIMATORS)}"
-        )
-    if algorithm.adv_estimator in TURN_ESTIMATORS and algorithm.rows != "turn":
-        raise RecipeError(
-            f"algorithm.adv_estimator={algorithm.adv_estimator} gives the turns of a row different advantages, and a "
-            f"row of {name} has one; set algorithm.rows=turn"
-        )
+    mode, estimator = algorithm.loss_mode, algorithm.adv_estimator
+    unfit = {
+        f"algorithm.loss_mode={mode} is no loss of {name}; use {', '.join(ESTIMATORS)}": mode not in ESTIMATORS,
+        f"algorithm.adv_estimator={estimator} gives the turns of a row different advantages, and a row of {name} has "
+        "one; set algorithm.rows=turn": estimator in TURN_ESTIMATORS and algorithm.rows != "turn",
+    }
+    refuse_first(unfit)
 
 
 def check_fan_out(recipe: Recipe, regrade: bool) -> None:
     """Raise RecipeError for a recipe that needs container Samples. `regrade`: its rewards compare a group."""
-    algorithm = recipe.algorithm
+    algorithm, other = recipe.algorithm, "or set slime.rows=container"
     unfit = {
-        "fanned-out rollouts lack a reward that compares a group; take another reward": regrade,
+        f"fanned-out rollouts lack a reward that compares a group; take another reward, {other}": regrade,
         "algorithm.overlong_buffer_len and overlong_filter need whole rollouts, which fanned-out ones are not; set "
-        "them to null and false": algorithm.overlong_buffer_len or algorithm.overlong_filter,
+        f"them to null and false, {other}": algorithm.overlong_buffer_len or algorithm.overlong_filter,
         f"algorithm.adv_estimator={algorithm.adv_estimator} needs the whole batch or its turns, which fanned-out "
-        "rollouts do not have; use grpo or rloo": algorithm.adv_estimator not in ("grpo", "rloo"),
+        f"rollouts do not have; use grpo or rloo, {other}": algorithm.adv_estimator not in ("grpo", "rloo"),
         "algorithm.update_group_size and min_group_std leave rollouts of a group out, and fanned-out ones know no "
-        "group; set them to null and 0": algorithm.update_group_size or algorithm.min_group_std,
+        f"group; set them to null and 0, {other}": algorithm.update_group_size or algorithm.min_group_std,
         f"algorithm.loss_agg is {algorithm.loss_agg}, which slime does not have for fanned-out rollouts; use rollout "
-        "or token": algorithm.loss_agg not in ("rollout", "token"),
+        f"or token, {other}": algorithm.loss_agg not in ("rollout", "token"),
     }
-    for why, here in unfit.items():
-        if here:
-            raise RecipeError(f"{why}; or set slime.rows=container")
+    refuse_first(unfit)
 
 
 def batch_size(recipe: Recipe) -> int:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from core.backends.checks import refuse_on_cluster
+from core.backends.checks import refuse_first, refuse_on_cluster
 from core.backends.job import JobPaths
 from core.backends.verl.settings import LOOPS, RECIPE, check_settings
 from core.config import Recipe, RecipeError
@@ -37,23 +37,18 @@ def cluster(recipe: Recipe) -> VerlSection:
     """
     verl, optimizer = recipe.verl or VerlSection(), recipe.optimizer
     refuse_on_cluster(recipe, "verl", verl.engine, also=("model.lora",))
-    if recipe.model.max_model_len is None:
-        raise RecipeError(
-            "model.max_model_len is null, and verl must know its longest row; set it to the engine's limit"
-        )
-    if optimizer.lr_scheduler_type == "linear":
-        raise RecipeError("optimizer.lr_scheduler_type is linear, which verl lacks; set it to constant or cosine")
-    steps = recipe.run.steps * recipe.algorithm.num_steps_per_rollout
-    if optimizer.lr_scheduler_type == "cosine" and optimizer.lr_decay_steps != steps:
-        raise RecipeError(
-            f"optimizer.lr_decay_steps is {optimizer.lr_decay_steps}; on verl the rate reaches 0 at the run's end, "
-            f"after {steps} steps: set it to null"
-        )
-    if verl.trainer_mode != "sync" and recipe.algorithm.tis is None:
-        raise RecipeError(
-            f"verl.trainer_mode is {verl.trainer_mode}, which trains on rollouts of older weights; set algorithm.tis, "
-            "such as [0, 2]"
-        )
+    steps, scheduler = recipe.run.steps * recipe.algorithm.num_steps_per_rollout, optimizer.lr_scheduler_type
+    unfit = {
+        "model.max_model_len is null, and verl must know its longest row; set it to the engine's limit": (
+            recipe.model.max_model_len is None
+        ),
+        "optimizer.lr_scheduler_type is linear, which verl lacks; set it to constant or cosine": scheduler == "linear",
+        f"optimizer.lr_decay_steps is {optimizer.lr_decay_steps}; on verl the rate reaches 0 at the run's end, after "
+        f"{steps} steps: set it to null": scheduler == "cosine" and optimizer.lr_decay_steps != steps,
+        f"verl.trainer_mode is {verl.trainer_mode}, which trains on rollouts of older weights; set algorithm.tis, "
+        "such as [0, 2]": verl.trainer_mode != "sync" and recipe.algorithm.tis is None,
+    }
+    refuse_first(unfit)
     return verl
 
 

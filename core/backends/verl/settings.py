@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.algorithms.coefficients import TURN_ESTIMATORS
-from core.backends.checks import refuse_embedded_only
+from core.backends.checks import refuse_embedded_only, refuse_first
 from core.config import Recipe, RecipeError
 from core.config.load import read_yaml
 from core.rollout.method import method_spec
@@ -77,16 +77,13 @@ def check_settings(recipe: Recipe, config: Any) -> None:
             "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
         )
     refuse_embedded_only(recipe, "verl", within="algorithm.")
-    if algorithm.adv_estimator in TURN_ESTIMATORS:
-        raise RecipeError(
-            f"algorithm.adv_estimator={algorithm.adv_estimator} has no place on verl, whose batch does not keep the "
-            "rewards of turns; use another one, or the embedded backend"
-        )
-    if algorithm.dynamic_sampling:
-        raise RecipeError(
-            "algorithm.dynamic_sampling has no place on verl, whose filter takes the 0 of a failed rollout for a "
-            "reward; set it to false"
-        )
+    unfit = {
+        f"algorithm.adv_estimator={algorithm.adv_estimator} has no place on verl, whose batch does not keep the "
+        "rewards of turns; use another one, or the embedded backend": algorithm.adv_estimator in TURN_ESTIMATORS,
+        "algorithm.dynamic_sampling has no place on verl, whose filter takes the 0 of a failed rollout for a "
+        "reward; set it to false": algorithm.dynamic_sampling,
+    }
+    refuse_first(unfit)
 
 
 def find(config: Any, key: str, default: Any = None) -> Any:

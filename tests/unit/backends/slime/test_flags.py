@@ -200,7 +200,7 @@ def test_fan_out_gives_slime_the_reward_hook_instead_of_the_converter() -> None:
 def test_fan_out_is_refused_for_a_reward_that_compares_a_group() -> None:
     recipe = method_spec("toolorchestra").load("seed", ["slime.rows=fan_out"])
     with pytest.raises(
-        RecipeError, match=r"lack a reward that compares a group; take another reward; or set slime\.rows=container"
+        RecipeError, match=r"lack a reward that compares a group; take another reward, or set slime\.rows=container"
     ):
         flags.cluster(recipe)
 
