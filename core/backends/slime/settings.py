@@ -48,7 +48,7 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
     check_algorithm(recipe)
     if not converted:
         check_fan_out(recipe, spec.regrade(recipe) is not None)
-    rollout, missing = recipe.rollout, object()
+    rollout = recipe.rollout
     required: dict[str, tuple[Any, str]] = {
         "n_samples_per_prompt": (rollout.group_size, "the recipe's rollout.group_size"),
         "rollout_batch_size": (rollout.tasks_per_step, "the recipe's rollout.tasks_per_step"),
@@ -71,8 +71,7 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
     if not converted:
         required["partial_rollout"] = (False, "slime cannot keep a group some of whose rollouts are fanned out")
     for name, (value, reason) in required.items():
-        given = getattr(args, name, missing)
-        if given is not missing and given != value:
+        if (given := getattr(args, name, value)) != value:
             raise RecipeError(f"--{name.replace('_', '-')} is {given}, must be {value}: {reason}")
     batch = rollout.tasks_per_step * rollout.group_size
     if batch % getattr(args, "global_batch_size", batch):

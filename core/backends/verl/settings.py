@@ -65,19 +65,14 @@ def check_settings(recipe: Recipe, config: Any) -> None:
         "actor_rollout_ref.rollout.calculate_log_probs": (True, "rows keep the log-probs of the engine"),
         "data.train_batch_size": (rollout.tasks_per_step, "the recipe's rollout.tasks_per_step"),
     }
-    missing = object()
     for key, (value, reason) in required.items():
-        given = find(config, key, missing)
-        if given is not missing and given != value:
+        if (given := find(config, key, value)) != value:
             raise RecipeError(f"{key} is {given}, must be {value}: {reason}")
-    mode = find(config, "trainer.v1.trainer_mode", missing)
-    if mode is not missing and mode not in MODES:
-        raise RecipeError(
-            f"trainer.v1.trainer_mode is {mode}, whose mini-batches count rows: set it to tokentrue_{mode}, with "
-            "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES"
-        )
     refuse_embedded_only(recipe, "verl", within="algorithm.")
+    mode = find(config, "trainer.v1.trainer_mode", next(iter(MODES)))
     unfit = {
+        f"trainer.v1.trainer_mode is {mode}, whose mini-batches count rows: set it to tokentrue_{mode}, with "
+        "core.backends.verl.trainer in the environment variable VERL_USE_EXTERNAL_MODULES": mode not in MODES,
         f"algorithm.adv_estimator={algorithm.adv_estimator} has no place on verl, whose batch does not keep the "
         "rewards of turns; use another one, or the embedded backend": algorithm.adv_estimator in TURN_ESTIMATORS,
         "algorithm.dynamic_sampling has no place on verl, whose filter takes the 0 of a failed rollout for a "
