@@ -19,7 +19,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,9 @@ class Model:
     sha256: str
     total_bytes: int
     part_bytes: int
-    tokenizer: Mapping[str, Any]
     ends: tuple[str, ...] = ()
     license: str = "apache-2.0"
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

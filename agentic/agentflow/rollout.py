@@ -42,7 +42,6 @@ from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, f
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.tools.base import ToolContext
 from core.tools.registry import Toolbox
-from core.tools.search import Search
 from core.types import CALLS, FAILED_CALLS, POLICY, Sampling, Task, Trajectory
 
 
@@ -149,8 +148,8 @@ class AgentFlow(Method):
         reward, rule = await self.grade(task, client.roles, answer.text)
         steps = [asdict(step) for step in memory.steps]
         statuses = Counter(step.status for step in memory.steps)
-        searches = [step for step in memory.steps if isinstance(self.toolbox.find(step.tool), Search)]
-        if not reward and any(step.status in ("error", "timeout") for step in searches):
+        unserved = [self.toolbox.find(step.tool) for step in memory.steps if step.status in ("error", "timeout")]
+        if not reward and any(tool is not None and tool.needs_service for tool in unserved):
             raise RolloutError("search_failed", f"task {task.task_id}: the search service gave no reply")
         used = Counter(step.tool for step in memory.steps if step.status not in ("malformed_command", "tool_not_found"))
         return Trajectory(

@@ -59,7 +59,7 @@ class MathVerifier:
 
     def _compare(self, answer: str, labels: list[str]) -> Outcome:
         worker = None
-        while worker is None or worker.ended:  # an idle one may have been killed, for its memory
+        while worker is None or worker.process.poll() is not None:  # an idle one may have been killed, for its memory
             try:
                 worker = self._idle.get_nowait()
             except queue.Empty:
@@ -78,7 +78,7 @@ class _Worker:
     def __init__(self) -> None:
         self._pipe, its_end = Pipe()
         with its_end:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(its_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -94,10 +94,6 @@ class _Worker:
                 f"`{sys.executable} -c 'import math_verify'` shows what is wrong"
             )
 
-    @property
-    def ended(self) -> bool:
-        return self._process.poll() is not None
-
     def ask(self, answer: str, labels: list[str], timeout_s: float) -> Outcome:
         try:
             self._pipe.send_bytes(json.dumps([answer, labels, timeout_s]).encode())
@@ -109,8 +105,8 @@ class _Worker:
         return "equal" if verdict == b"equal" else "different" if verdict == b"different" else "error"
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self._pipe.close()
 
 

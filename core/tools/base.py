@@ -65,6 +65,8 @@ class Tool(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arguments: ClassVar[type[Arguments]] = Query
+    needs_service: ClassVar[bool] = False
+    """Says that an error or a timeout is a service's fault, and not the call's."""
 
     name: str
     description: str

@@ -11,6 +11,7 @@ from core.tools.base import Arguments, Query, Tool, ToolContext, ToolResult
 
 
 class Search(Tool):
+    needs_service: ClassVar[bool] = True
     url: str
     """Holds the URL of the service, such as http://HOST:PORT/retrieve."""
     name: str = "search"
@@ -26,15 +27,12 @@ class Search(Tool):
     """Names the file that holds the key of the service."""
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
-        if (size := len(arguments.query)) > MAX_QUERY_CHARS:
-            problem = f"A query has at most {MAX_QUERY_CHARS} characters, and this one {size}."
-            return ToolResult("bad_arguments", problem, error=problem)
-        query = arguments.query.encode(errors="replace").decode()  # no service takes half a character
-        client = RetrievalClient(
-            url=self.url, max_retries=self.max_retries, backoff_s=self.backoff_s, api_key_file=self.api_key_file
-        )
+        if len(arguments.query) > MAX_QUERY_CHARS:
+            return ToolResult("bad_arguments", f"A query has at most {MAX_QUERY_CHARS} characters.", error="too_long")
+        options = self.model_dump(include={"url", "max_retries", "backoff_s", "api_key_file"})
+        client = RetrievalClient(**options)
         try:
-            (hits,) = await client.search([query], self.topk)
+            (hits,) = await client.search([arguments.query.encode(errors="replace").decode()], self.topk)
         except RetrievalError as error:
             return ToolResult("error", "The search service gave no result.", error=str(error))
         parts = [hit.document.contents.partition("\n") for hit in hits]

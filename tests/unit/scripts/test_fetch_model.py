@@ -25,7 +25,6 @@ CUT = Model(
     sha256=hashlib.sha256(b"".join(PARTS)).hexdigest(),
     total_bytes=23,
     part_bytes=10,
-    tokenizer={},
 )
 
 
