@@ -104,8 +104,8 @@ def drop_copies(parts: Mapping[str, Records]) -> dict[str, list[Mapping[str, Any
 def draw_agreeing(records: Records) -> list[Mapping[str, Any]]:
     """Return the records on which the models differ, and as many on which they agree.
 
-    Each of these has the `weight` of all that it stands for. There the choices differ by the price alone, so with its
-    price times the weight a choice gains in the sum what it gains over all records.
+    Each of the latter has the `weight` of all that it stands for. There the choices differ by the price alone, so with
+    its price times the weight a choice gains in the sum what it gains over all records.
     """
     differ = [record for record in records if record["weak"] != record["strong"]]
     agree = [record for record in records if record["weak"] == record["strong"]]

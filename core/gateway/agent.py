@@ -83,8 +83,7 @@ class Outcome:
     """Holds what a run of an agent came to. An agent that is an environment, too, has a reward and metrics of its own.
 
     Each metric is averaged over the rollouts that have it, as `environment_NAME`: others may be of another agent.
-    `truncated` says that a limit ended it. A last answer that `max_new_tokens` cut does so, too.
-    Raises ValueError if the reward or a metric is no finite number.
+    `truncated` says that a limit ended it. Raises ValueError if the reward or a metric is no finite number.
     """
 
     answer: str
@@ -111,9 +110,10 @@ class AgentMethod(Method):
     Without `grade` a rollout has the reward of its Outcome, or none yet.
 
     An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
-    Where the policy failed at the agent's last request, the rollout fails with that fault, also if the agent gave an
-    answer. A RolloutError of the agent keeps its kind; any other error fails the rollout as `agent`. If `run` has an
-    asynchronous method `close`, it is called at the end.
+    One whose last answer `max_new_tokens` cut is `truncated`, too, and keeps what it returns. Where the policy failed
+    at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. A RolloutError of
+    the agent keeps its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous method `close`,
+    it is called at the end.
     """
 
     def __init__(

@@ -21,6 +21,6 @@ class BaseGenerator(Tool):
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
         reply = (await context.ask(self.role, arguments.query)).strip()
-        return (
-            ToolResult("ok", reply) if reply else ToolResult("error", f"{self.role} gave no answer.", error="no_answer")
-        )
+        if not reply:
+            return ToolResult("error", f"{self.role} gave no answer.", error="no_answer")
+        return ToolResult("ok", reply)

@@ -92,7 +92,7 @@ def check_algorithm(recipe: Recipe) -> None:
 
 def check_fan_out(recipe: Recipe, regrade: bool) -> None:
     """Raise RecipeError for a recipe that needs container Samples. `regrade`: its rewards compare a group."""
-    algorithm, other = recipe.algorithm, "or set slime.rows=container"
+    algorithm, other = recipe.algorithm, "or set slime.rows=container (--custom-convert-samples-to-train-data-path)"
     unfit = {
         f"fanned-out rollouts lack a reward that compares a group; take another reward, {other}": regrade,
         "algorithm.overlong_buffer_len and overlong_filter need whole rollouts, which fanned-out ones are not; set "
