@@ -1,0 +1,104 @@
+"""Demonstrates searches on the annotation of multi-hop questions, for a real model that asks nothing (preset `desk`).
+
+The annotator knows which paragraphs are gold. He searches for one by its title where the question or a passage names
+it, else with the question itself, and answers once he has read them all. What he finds is made up: the gold paragraph
+and another of the question's own, in any order. So he shows how to ask and to answer, and never what the service finds,
+nor what to do when it finds nothing. Tasks are those of `tokentrue data download hotpotqa-tasks`, 2wiki or musique,
+whose `needles` are the gold paragraphs. Those with more of them than a rollout has searches are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+
+from agentic.search_r1.config import SearchR1Recipe
+from agentic.search_r1.world import ANSWER, SEARCH, MadeUpSearch, make_searcher
+from core.config import RecipeError
+from core.data.tasks import read_tasks
+from core.policy.base import Roles
+from core.text.tokenizer import Tokenizer
+from core.types import Sampling, Task
+from core.worlds import Example, World
+
+_DOCUMENT = re.compile(r"(?:^|\n\n)Document \d+:\n")
+_KIND = re.compile(r" \([^)]*\)$")
+"""Matches what Wikipedia adds to a title, as in `Lilu (mythology)`; no question names it."""
+
+
+class AnnotatedSearch(MadeUpSearch):
+    """The method on one task, which the annotator plays."""
+
+    def __init__(self, recipe: SearchR1Recipe, tokenizer: Tokenizer, rng: Random, task: Task):
+        super().__init__(recipe, tokenizer, rng)
+        self.task, self.text = task, task.question
+        self.gold, self.others = find_paragraphs(task)
+
+    def write(self, prompt: str) -> str:
+        if not self.gold:
+            return ANSWER.format(self.task.answers[0])
+        return SEARCH.format(self.find_named() or self.task.question)
+
+    def find_named(self) -> str | None:
+        """Return the title of a gold paragraph, not yet found, that the question or a passage names."""
+        text = self.text.casefold()
+        return next((title for title in self.gold if _KIND.sub("", title).casefold() in text), None)
+
+    async def find(self, query: str) -> list[str]:
+        found = self.gold.pop(self.find_named() or next(iter(self.gold)))
+        self.text += found
+        passages = [found, *self.rng.sample(self.others, min(self.config.topk - 1, len(self.others)))]
+        return self.rng.sample(passages, len(passages))
+
+
+def find_paragraphs(task: Task) -> tuple[dict[str, str], list[str]]:
+    """Return the gold paragraphs by title, and the others. Each begins with its title.
+
+    Raises:
+        RecipeError: the task has none.
+    """
+    others, gold = _DOCUMENT.split(task.context or "")[1:], {}
+    for needle in task.metadata.get("needles", ()):
+        titled = [text for text in others if text.startswith(f"{needle['key']}\n")]
+        gold[needle["key"]] = found = max(titled, key=lambda text: needle["value"] in text, default="")
+        others = [text for text in others if text != found]
+    if not all(gold.values()) or not gold:
+        raise RecipeError(
+            f"data.train: task {task.task_id} has no gold paragraphs to search for. Fix: train on tasks of `tokentrue "
+            "data download hotpotqa-tasks`, 2wiki or musique, or set `warm_start: null`"
+        )
+    return gold, others
+
+
+def choose_tasks(recipe: SearchR1Recipe, tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks with fewer gold paragraphs than turns. Raises RecipeError if there is none."""
+    chosen = [task for task in tasks if len(find_paragraphs(task)[0]) < recipe.search_r1.max_turns]
+    if not chosen:
+        raise RecipeError("search_r1.max_turns: no task of data.train has so few gold paragraphs. Fix: raise it")
+    return chosen
+
+
+def play(rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer, task: Task) -> list[Example]:
+    """Return the turns of the annotator's rollout."""
+    method = AnnotatedSearch(recipe, tokenizer, rng, task)
+    annotator = Roles({"policy": make_searcher(tokenizer, method.write)})
+    turns = asyncio.run(method.rollout(task, annotator, Sampling())).turns
+    return [(turn.prompt_ids, turn.completion.token_ids) for turn in turns]
+
+
+def solve(rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
+    """Yield the turns of the annotator's rollouts, for the supervised baseline."""
+    for task in choose_tasks(recipe, tasks):
+        yield from play(rng, recipe, tokenizer, task)
+
+
+def demonstrate(rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
+    """Yield the annotator's rollouts of training tasks drawn at random."""
+    tasks = choose_tasks(recipe, read_tasks(recipe.data.train, require_context=True))
+    while True:
+        yield play(rng, recipe, tokenizer, rng.choice(tasks))
+
+
+WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
