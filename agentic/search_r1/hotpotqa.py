@@ -44,27 +44,30 @@ class AnnotatedSearch(MadeUpSearch):
     def find_named(self) -> str | None:
         """Return the title of a gold paragraph, not yet found, that the question or a passage names."""
         text = self.text.casefold()
-        return next((title for title in self.gold if _KIND.sub("", title).casefold() in text), None)
+        titles = (found.partition("\n")[0] for found in self.gold)
+        return next((title for title in titles if _KIND.sub("", title).casefold() in text), None)
 
     async def find(self, query: str) -> list[str]:
-        found = self.gold.pop(self.find_named() or next(iter(self.gold)))
+        named = f"{self.find_named()}\n"
+        found = next((text for text in self.gold if text.startswith(named)), self.gold[0])
+        self.gold.remove(found)
         self.text += found
         passages = [found, *self.rng.sample(self.others, min(self.config.topk - 1, len(self.others)))]
         return self.rng.sample(passages, len(passages))
 
 
-def find_paragraphs(task: Task) -> tuple[dict[str, str], list[str]]:
-    """Return the gold paragraphs by title, and the others. Each begins with its title.
+def find_paragraphs(task: Task) -> tuple[list[str], list[str]]:
+    """Return the gold paragraphs and the others. Each begins with its title.
 
     Raises:
         RecipeError: the task has none.
     """
-    others, gold = _DOCUMENT.split(task.context or "")[1:], {}
+    others, gold = _DOCUMENT.split(task.context or "")[1:], []
     for needle in task.metadata.get("needles", ()):
         titled = [text for text in others if text.startswith(f"{needle['key']}\n")]
-        gold[needle["key"]] = found = max(titled, key=lambda text: needle["value"] in text, default="")
-        others = [text for text in others if text != found]
-    if not all(gold.values()) or not gold:
+        gold.append(max(titled, key=lambda text: needle["value"] in text, default=""))
+        others = [text for text in others if text != gold[-1]]
+    if not all(gold) or not gold:
         raise RecipeError(
             f"data.train: task {task.task_id} has no gold paragraphs to search for. Fix: train on tasks of `tokentrue "
             "data download hotpotqa-tasks`, 2wiki or musique, or set `warm_start: null`"
@@ -73,7 +76,13 @@ def find_paragraphs(task: Task) -> tuple[dict[str, str], list[str]]:
 
 
 def choose_tasks(recipe: SearchR1Recipe, tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks with fewer gold paragraphs than turns. Raises RecipeError if there is none."""
+    """Return the tasks with fewer gold paragraphs than turns.
+
+    Raises:
+        RecipeError: there is none, or the policy would not read tags.
+    """
+    if recipe.search_r1.format != "tags":
+        raise RecipeError("search_r1.format: the demonstrations have tags. Fix: take `tags`, or `warm_start: null`")
     chosen = [task for task in tasks if len(find_paragraphs(task)[0]) < recipe.search_r1.max_turns]
     if not chosen:
         raise RecipeError("search_r1.max_turns: no task of data.train has so few gold paragraphs. Fix: raise it")

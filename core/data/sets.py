@@ -327,9 +327,9 @@ def _write_passages(chosen: Passages, path: Path, source: Path | None) -> Path:
 
     write_records(path, (_convert_passage(location, record) for location, record in read_records(find(".jsonl"))))
     write_sha256(path)
+    if (link := path.with_suffix(".index")).is_symlink():  # to the index of an earlier corpus
+        link.unlink()
     if (index := find(".index")).is_file():
-        link = path.with_suffix(".index")
-        link.unlink(missing_ok=True)
         link.symlink_to(index.absolute())
     return path
 

@@ -216,9 +216,9 @@ class ServerPool:
             pause = min(2 * pause, LONGEST_PAUSE_S)
             try:
                 if await server.policy.is_healthy():
-                    async with self._changing:
-                        await self._give_weights(server)
-                        server.up = True
+                    await self._give_weights(server)
+                    async with self._changing:  # newer weights may have come meanwhile
+                        server.up = self._weights is None or server.version == self._weights[1]
             except Exception as error:  # a check fails in ways of its own, such as by a token that the model has not
                 logger.info("still left out: %s: %r", server.policy.url, error)
         logger.warning("%s is back with weights %d", server.policy.url, self.version)

@@ -162,7 +162,7 @@ def format_tick(value: float) -> str:
         return "0"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.0e}"
+    return f"{value:.3g}"
 
 
 def _is_flat(low: float, high: float) -> bool:

@@ -77,7 +77,8 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     steps = [record for records in metrics.values() for record in records]
     trained = {seed: folder.find_trained(seed) for seed in folder.seeds}
-    unfinished, published = [*folder.list_unfinished(), *list_uneven(by_data)], folder.published
+    unfinished = [*folder.list_unfinished(), *list_uneven(by_data, trained), *list_older(folder, by_data, trained)]
+    published = folder.published
     departures = join_departures(result for results in by_data.values() for result in results)
     return {
         "method": folder.config.get("method"),
@@ -107,10 +108,24 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     }
 
 
-def list_uneven(by_data: Mapping[str, Sequence[EvalResult]]) -> Iterator[str]:
-    """Say what the results that one number stands for do not share: seeds, and by what, but weights, they were had."""
+def list_older(
+    folder: RunFolder, by_data: Mapping[str, Sequence[EvalResult]], trained: Mapping[int, Path | None]
+) -> Iterator[str]:
+    """Say which results of `trained` are of another checkpoint of the run than the trained policy."""
+    for result in (result for results in by_data.values() for result in results if result.variant == "trained"):
+        now, evaluated = trained.get(result.seed), Path(result.model)
+        if now is not None and evaluated.parts[:1] == (f"seed-{result.seed}",) and folder.path / evaluated != now:
+            name = f"{result.data}, trained: seed {result.seed}"
+            yield f"{name} was evaluated at {evaluated.name}, and has {now.name} now"
+
+
+def list_uneven(by_data: Mapping[str, Sequence[EvalResult]], trained: Mapping[int, Path | None]) -> Iterator[str]:
+    """Say what the results that one number stands for do not share: seeds, and by what, but weights, they were had.
+
+    A seed that has trained should be in each of them.
+    """
     for data, results in by_data.items():
-        seeds = {result.seed for result in results}
+        seeds = {result.seed for result in results} | {seed for seed, path in trained.items() if path}
         cells: dict[tuple[str, int], list[EvalResult]] = defaultdict(list)
         for result in results:
             cells[result.variant, result.length].append(result)

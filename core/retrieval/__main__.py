@@ -56,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kind", choices=list(KINDS), default="flat", help="hashing is served best by flat")
     parser.add_argument(
-        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of ivf: lists, probes; "
+        "--set", nargs="*", action="extend", default=[], metavar="NAME=VALUE", help="of ivf: lists, probes; "
         "of hnsw: neighbors, ef_construction, ef_search",
     )  # fmt: skip
     parser.add_argument(

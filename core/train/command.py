@@ -160,7 +160,7 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
 
 def check_steps(recipe: Recipe, folder: RunFolder) -> None:
     """Raise RunFolderError if a seed has trained longer than `run.steps`: its policy would pass for that of so few."""
-    for seed in recipe.run.seeds:
+    for seed in sorted({*recipe.run.seeds, *folder.seeds}):
         for newest in checkpoint.steps(folder.checkpoints_path(seed))[-1:]:
             if (done := int(newest.name.removeprefix("step-"))) > recipe.run.steps:
                 words = f"is beyond run.steps={recipe.run.steps}; set it to {done} or more, or choose another --out"

@@ -146,6 +146,8 @@ def test_the_retrieval_service_reads_a_corpus_and_its_index(field: str, tmp_path
     (tmp_path / "wiki.index").write_bytes(b"faiss")
     prepare("frames-corpus", tmp_path / "data", tmp_path)
     assert path.with_suffix(".index").read_bytes() == b"faiss"
+    prepare("frames-corpus", tmp_path / "data", write(tmp_path / "other.jsonl", [{"id": 3, field: "Boat"}]))
+    assert not path.with_suffix(".index").exists(), "it is of another corpus"
 
 
 def test_parquet_files_are_copied_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

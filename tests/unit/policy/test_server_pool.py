@@ -276,6 +276,26 @@ async def test_a_server_that_hangs_holds_up_no_weights(pool, hosts, models, monk
     silent.close()
 
 
+async def test_a_healthy_server_that_hangs_on_new_weights_holds_up_none(pool, hosts, models, monkeypatch) -> None:
+    """It came back, and answers all but the weights."""
+    await pool.update_weights(models[0], 1)
+    await hosts[0].stop()
+    await pool.update_weights(models[0], 2)
+    hung, update = asyncio.Event(), HTTPPolicy.update_weights
+
+    async def hang(policy: HTTPPolicy, *args: object) -> None:
+        if policy.url == hosts[0].url:
+            hung.set()
+            await asyncio.sleep(60)
+        await update(policy, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HTTPPolicy, "update_weights", hang)
+    await hosts[0].start()
+    await asyncio.wait_for(hung.wait(), 20)
+    await asyncio.wait_for(pool.update_weights(models[0], 3), 5)
+    assert {await call(pool) for _ in range(4)} == {"3"}
+
+
 async def test_a_server_that_fails_its_check_in_a_way_of_its_own_is_asked_again(pool, hosts, models) -> None:
     """A server that came back with another model may say a token that the trainer's has not."""
     await pool.update_weights(models[0], 1)

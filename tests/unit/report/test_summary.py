@@ -171,6 +171,18 @@ def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) 
     assert "seed 3 has" not in text
 
 
+def test_what_was_evaluated_of_a_run_is_measured_by_what_has_trained(empty: RunFolder) -> None:
+    for seed, step in ((0, 40), (1, 40), (2, 40)):
+        (empty.checkpoints_path(seed) / f"step-{step:06d}").mkdir(parents=True)
+    for seed, step in ((0, 20), (1, 40)):
+        model = f"seed-{seed}/checkpoints/step-{step:06d}"
+        empty.save_evaluation(result("trained", 0, [1.0], seed, "test", model=model))
+    assert build_summary(empty)["departures"] == [
+        "test, trained: seed 2 was not evaluated",
+        "test, trained: seed 0 was evaluated at step-000020, and has step-000040 now",
+    ]
+
+
 def test_what_the_seeds_of_a_number_do_not_share_is_told(empty: RunFolder) -> None:
     for seed in range(3):
         settings = {

@@ -220,6 +220,7 @@ def test_fewer_steps_than_a_seed_has_behind_it_are_refused(
     assert run(out, model, data, *settings, "run.steps=20") == 1
     assert "seed-1/checkpoints/step-000030 is beyond run.steps=20; set it to 30 or more" in capsys.readouterr().err
     assert RunFolder(out).config["run"]["steps"] == 40
+    assert run(out, model, data, "run.seeds=[2]", "optimizer.lr_decay_steps=40", "run.steps=20") == 1
     assert run(out, model, data, *settings, "run.steps=30") == 0
     assert len(no_training) == 2
 

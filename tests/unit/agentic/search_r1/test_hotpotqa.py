@@ -72,6 +72,14 @@ def test_a_task_without_gold_paragraphs_is_named(recipe: Any, tokenizer: Any) ->
 
 
 def test_of_paragraphs_with_one_title_that_with_the_evidence_is_gold() -> None:
-    context = "Document 1:\nAda\nA name.\n\nDocument 2:\nAda\nBorn in London."
-    task = Task("1", "Where?", ("London",), context=context, metadata={"needles": [{"key": "Ada", "value": "London"}]})
-    assert find_paragraphs(task) == ({"Ada": "Ada\nBorn in London."}, ["Ada\nA name."])
+    texts = ["Ada\nA name.", "Ada\nBorn in London.", "Ada\nWrote."]
+    context = "\n\n".join(f"Document {n}:\n{text}" for n, text in enumerate(texts, 1))
+    needles = [{"key": "Ada", "value": "London"}, {"key": "Ada", "value": "Wrote."}]
+    task = Task("1", "Where?", ("London",), context=context, metadata={"needles": needles})
+    assert find_paragraphs(task) == (texts[1:], texts[:1])
+
+
+def test_another_format_than_that_of_the_demonstrations_is_refused(recipe: Any, tokenizer: Any) -> None:
+    section = recipe.search_r1.model_copy(update={"format": "calls"})
+    with pytest.raises(RecipeError, match=r"search_r1\.format"):
+        next(WORLD.demonstrate(Random(0), recipe.model_copy(update={"search_r1": section}), tokenizer))  # type: ignore[misc]
