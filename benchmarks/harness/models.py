@@ -97,7 +97,6 @@ class EvalModels:
             # As text: a setting that is None counts as one that is not there.
             "model": {name: str(now[name]) for name in ("dtype", "max_model_len") if now[name] != own.get(name)},
             "dtype": now["dtype"] if own is now and not served else None,
-            "context": None if served else self.context,
         }
         return EvalCell(
             model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
