@@ -39,21 +39,24 @@ class AnnotatedSearch(MadeUpSearch):
     def write(self, prompt: str) -> str:
         if not self.gold:
             return ANSWER.format(self.task.answers[0])
-        return SEARCH.format(self.find_named() or self.task.question)
+        named = self.find_named()
+        return SEARCH.format(read_title(named) if named else self.task.question)
 
     def find_named(self) -> str | None:
-        """Return the title of a gold paragraph, not yet found, that the question or a passage names."""
+        """Return a gold paragraph, not yet found, whose title the question or a passage names."""
         text = self.text.casefold()
-        titles = (found.partition("\n")[0] for found in self.gold)
-        return next((title for title in titles if _KIND.sub("", title).casefold() in text), None)
+        return next((found for found in self.gold if _KIND.sub("", read_title(found)).casefold() in text), None)
 
     async def find(self, query: str) -> list[str]:
-        named = f"{self.find_named()}\n"
-        found = next((text for text in self.gold if text.startswith(named)), self.gold[0])
+        found = self.find_named() or self.gold[0]
         self.gold.remove(found)
         self.text += found
         passages = [found, *self.rng.sample(self.others, min(self.config.topk - 1, len(self.others)))]
         return self.rng.sample(passages, len(passages))
+
+
+def read_title(paragraph: str) -> str:
+    return paragraph.partition("\n")[0]
 
 
 def find_paragraphs(task: Task) -> tuple[list[str], list[str]]:
@@ -64,7 +67,7 @@ def find_paragraphs(task: Task) -> tuple[list[str], list[str]]:
     """
     others, gold = _DOCUMENT.split(task.context or "")[1:], []
     for needle in task.metadata.get("needles", ()):
-        titled = [text for text in others if text.startswith(f"{needle['key']}\n")]
+        titled = [text for text in others if read_title(text) == needle["key"]]
         gold.append(max(titled, key=lambda text: needle["value"] in text, default=""))
         others = [text for text in others if text != gold[-1]]
     if not all(gold) or not gold:

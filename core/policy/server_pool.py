@@ -78,7 +78,7 @@ class ServerPool:
         self._id = uuid.uuid4().hex
         self._weights: tuple[Path, int] | None = None
         self._check: Check | None = None
-        self._changing = asyncio.Lock()  # held while a server gets weights
+        self._changing = asyncio.Lock()  # held while the servers get new weights
         self._changed = asyncio.Condition()  # told when a server got weights, or did not
         self.version = 0
         """Counts the weights that every server which is not left out has."""
@@ -217,8 +217,8 @@ class ServerPool:
             try:
                 if await server.policy.is_healthy():
                     await self._give_weights(server)
-                    async with self._changing:  # newer weights may have come meanwhile
-                        server.up = self._weights is None or server.version == self._weights[1]
+                    # Newer weights may have come meanwhile.
+                    server.up = self._weights is None or server.version == self._weights[1]
             except Exception as error:  # a check fails in ways of its own, such as by a token that the model has not
                 logger.info("still left out: %s: %r", server.policy.url, error)
         logger.warning("%s is back with weights %d", server.policy.url, self.version)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from core.retrieval.__main__ import make_parser
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
@@ -138,3 +139,8 @@ async def test_a_search_that_fails_is_500_and_counted(corpus: Corpus):
         assert reply.status == 500
         assert "no memory" in (await reply.json())["error"]["message"]
         assert (await (await http.get("/health")).json())["failed"] == 1
+
+
+def test_set_may_be_given_once_or_again() -> None:
+    for given in (["--set", "lists=4", "probes=2"], ["--set", "lists=4", "--set", "probes=2"]):
+        assert make_parser().parse_args(["--corpus", "corpus.jsonl", *given]).set == ["lists=4", "probes=2"]
