@@ -147,6 +147,8 @@ def convert_questions(prefix: str, records: Iterable[Located], told: Counter[str
         if answer is None and (answer := find_box(str(record.get("solution")))) is None:
             raise location.error("solution", "has no box", "is this the published data set?")
         kind = {"kind": record.get("type") or record.get("subject"), "level": record.get("level")}
+        # GSM8K's answers are solutions, whose annotated computations agentic/retool/gsm8k.py makes programs of.
+        kind["solution"] = answer if "<<" in str(answer) else None
         metadata = {name: value for name, value in kind.items() if value}
         return location, {"id": record.get("id"), "question": question, "answer": answer, "metadata": metadata}
 
