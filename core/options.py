@@ -10,9 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, ParamSpec, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 P = ParamSpec("P")
 
@@ -136,6 +144,19 @@ class Section(BaseModel):
     """A part of a recipe: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, Mapping) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and not _takes_truth(field.annotation):
+                raise ValueError(f"{name} must be no truth value; YAML reads on, off, yes and no as such")
+        return values
+
+
+def _takes_truth(annotation: Any) -> bool:
+    return annotation in (bool, Any) or any(map(_takes_truth, get_args(annotation)))
 
 
 def find_marked(section: Section, mark: str, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -5,8 +5,8 @@
     tokentrue data download essays squad                  # what RULER hides its needles in, and asks about
     tokentrue data download gsm8k math                    # train, eval and test of a benchmark, in a folder each
 
-core/data/sets.py describes each set and the checks; benchmarks/data describes the benchmarks, their splits, and what
-is left out of them.
+In benchmarks/data, prepare.py describes each set and the checks; sets.py and coding.py describe the benchmarks, their
+splits, and what is left out of them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import argparse
 from pathlib import Path
 
 from benchmarks.data.coding import CODING_BENCHMARKS
+from benchmarks.data.prepare import SETS, prepare, write_sha256
 from benchmarks.data.sets import BENCHMARKS, read_benchmark
 from core.data.files import DataError, write_jsonl
-from core.data.sets import SETS, prepare, write_sha256
 from core.data.splits import refuse_shown
 from core.options import make_command_parser, show_errors
 
@@ -52,7 +52,10 @@ def write_splits(name: str, options: argparse.Namespace) -> None:
         refuse_shown(splits["eval"] + splits["test"], options.few_shot)
     for split, tasks in splits.items():
         path = options.out / name / f"{split}.jsonl"
-        path.unlink(missing_ok=True)
+        if path.exists() and not tasks:
+            path.unlink()
+            path.with_name(f"{path.name}.sha256").unlink(missing_ok=True)
+            print(f"note: {path} of an earlier call is deleted: nothing says that it shares no question with these")
         if tasks:
             write_jsonl(path, tasks)
             write_sha256(path)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.data.sets import sha256
+from core.data.files import sha256
 from core.options import show_errors
 from core.runs.progress import Progress
 from core.worlds import TOOL_TEMPLATE

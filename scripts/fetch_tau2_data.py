@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentic.toolorchestra.tau2.worker import git_blob
+from benchmarks.data.git_files import check_out
 from benchmarks.tau2.tasks import BLOBS, COMMIT
 from core.data.files import DataError
-from core.data.git_files import check_out
 from core.options import show_errors
 
 SOURCE = "https://github.com/sierra-research/tau2-bench"

@@ -69,6 +69,7 @@ COMMANDS = {
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
     "data passages": Subcommand("benchmarks.data.passages", "The paragraphs of multi-hop tasks as one corpus"),
     "data routes": Subcommand("agentic.toolorchestra.routellm", "RouteLLM's prompts as tasks, with subjects kept out"),
+    "data large-numbers": Subcommand("agentic.retool.gsm8k", "GSM8K's training questions with a large number each"),
     "data harbor": Subcommand("agentic.coding.harbor", "Task folders of Harbor or Terminal-Bench as records of coding"),
     "data codescout": Subcommand("agentic.codescout.gold", "Rows of SWE-bench as records of codescout, with checkouts"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),

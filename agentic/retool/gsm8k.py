@@ -1,35 +1,48 @@
-"""Makes demonstrations of GSM8K's annotated solutions, for a real model that computes in its head (preset `desk`).
+"""Makes tasks with large numbers of GSM8K's training questions, as GSM-Hard was made of its test (preset `desk`).
 
-A solution marks its computations: `Tom has 2*3=<<2*3=6>>6 apples.` The annotator writes each sentence as a comment, and
-below it its computations as lines of a program, where the result of an earlier line is that line's variable. He prints
-the last one and boxes what is right. So he shows how to think in a program, and leaves all computing to it. His
-rollouts are real: the sandbox runs the program, and a rollout without a reward is left out.
+    tokentrue data large-numbers data/gsm8k/train.jsonl --out data/gsm8k-large/train.jsonl
+
+A solution marks its computations: `Tom has 2*3=<<2*3=6>>6 apples.` By rule it becomes a program: a sentence is a
+comment, and below it stand its computations, where the result of an earlier line is that line's variable. If the
+program computes the published answer, a number that question and program have once each is made large in both, and the
+program computes the new answer. Nobody computes such an answer in his head.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
 import asyncio
+import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 from random import Random
 from string import ascii_lowercase
 
 from agentic.retool.config import ReToolRecipe
 from agentic.retool.rollout import ReTool
 from core.config import RecipeError
-from core.data.tasks import read_tasks
+from core.data import DataError, read_tasks, write_jsonl
+from core.options import show_errors
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.text.programs import OUTPUT
-from core.text.tokenizer import Tokenizer
+from core.text.tokenizer import Ids, Tokenizer
 from core.types import Sampling, Task
 from core.worlds import Example, World, encode_turn
 
 _COMPUTED = re.compile(r"(?:(?<!\w)[-+*/x×().,\d\s$%]*=)?[\s$]*<<([-+*/().\d\s]+)=([.\d]+)>>[\d.,]*(?<![.,])")
 """Matches a computation as it stands in a sentence, its annotation, and its result behind it."""
-_NUMBER = re.compile(r"(?<![\w.,])[\d.,]*\d(?!\w)")
-AT_ONCE = 64
-"""Says how many rollouts are played before the first is shown; a method's processes start once for all of them."""
+_ANY_NUMBER = re.compile(r"(?<![\w.,])[\d.,]*\d(?!\w)")
+_NUMBER = re.compile(r"(?<![\w.,/])[\d.,]*\d(?![\w%/])")
+"""Matches a number that is no share of anything, as 50% or 1/2."""
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+LARGE = (10_000, 10_000_000)
+"""Bounds the numbers that are put in; GSM-Hard's have up to seven digits."""
 
 
 def write_program(task: Task) -> str | None:
@@ -40,7 +53,9 @@ def write_program(task: Task) -> str | None:
     lines, name = [], ""
 
     def use_names(text: str) -> str:
-        return _NUMBER.sub(lambda number: known.get(number[0].replace(",", ""), number[0]), text)
+        return re.sub(
+            r"(?<![\w.,])[\d.,]*\d(?!\w)", lambda number: known.get(number[0].replace(",", ""), number[0]), text
+        )
 
     for sentence in solution.splitlines():
         computed: dict[str, str] = {}
@@ -56,57 +71,117 @@ def write_program(task: Task) -> str | None:
     return "\n".join([*lines, f"print({name})"]) if name else None
 
 
-def make_annotator(tokenizer: Tokenizer, task: Task) -> ScriptedPolicy:
-    """Return a policy that writes the program, then the answer. The turn stops where the output is to follow."""
-    replies = iter((f"```python\n{write_program(task)}\n```\n{OUTPUT}", f"\\boxed{{{task.answers[0]}}}"))
-    return ScriptedPolicy(lambda *_: encode_turn(tokenizer, next(replies)), decode=tokenizer.decode)
+def list_computations(program: str) -> list[tuple[str, str]]:
+    """Return (variable, expression) of each line that computes."""
+    return [(line[0], line[4:]) for line in program.splitlines() if line[1:4] == " = "]
 
 
-async def play(recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Iterable[Task]) -> list[list[Example]]:
-    """Return the turns of the annotator's rewarded rollouts.
+def compute(program: str) -> Fraction | None:
+    """Return what a program prints, exactly; None for a division by 0, or what is no arithmetic."""
+    values: dict[str, Fraction] = {}
 
-    Raises:
-        RecipeError: none is rewarded.
-    """
-    method = ReTool(recipe, tokenizer)
+    def evaluate(node: ast.expr) -> Fraction:
+        match node:
+            case ast.Constant(value=int() | float() as value):
+                return Fraction(str(value))
+            case ast.Name(id=name):
+                return values[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -evaluate(operand)
+            case ast.BinOp(left=left, op=op, right=right):
+                return Fraction(_OPERATORS[type(op)](evaluate(left), evaluate(right)))
+        raise ValueError(f"no arithmetic: {ast.unparse(node)}")
+
     try:
-        roles = ((task, Roles({"policy": make_annotator(tokenizer, task)})) for task in tasks)
-        rollouts = [await method.rollout(task, played, Sampling()) for task, played in roles]
+        for name, expression in list_computations(program):
+            values[name] = evaluate(ast.parse(expression, mode="eval").body)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+        return None
+    return values[name]
+
+
+def enlarge(task: Task) -> Task | None:
+    """Return the task with one large number, drawn by its id, or None where the rule above makes none.
+
+    So it is, too, where the new answer is negative or has more than two decimals.
+    """
+    program, rng = write_program(task), Random(task.task_id)
+    if program is None or compute(program) != Fraction(task.answers[0].replace(",", "")):
+        return None
+    in_question = Counter(_NUMBER.findall(task.question))
+    in_program = Counter(number for _, line in list_computations(program) for number in re.findall(r"[\d.]+", line))
+    once = [number for number, count in in_question.items() if count == in_program[number] == 1 and number.isdigit()]
+    if not once:
+        return None
+    small, large = rng.choice(once), str(rng.randrange(*LARGE))
+    number = re.compile(rf"(?<![\w.,]){small}(?!\w|[.,]\d)")
+    enlarged = number.sub(large, program)
+    answer = compute(enlarged)
+    if answer is None or answer < 0 or (100 * answer).denominator != 1:
+        return None
+    digits = f"{float(answer):.2f}".removesuffix(".00") if answer.denominator > 1 else str(answer)
+    question = number.sub(large, task.question)
+    return replace(task, question=question, answers=(digits,), metadata={"program": enlarged, "small": small})
+
+
+async def play(recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Iterable[Task]) -> list[Example]:
+    """Return the turns of rollouts that write the program and box what it prints, where that is rewarded."""
+    method = ReTool(recipe, tokenizer)
+    examples: list[Example] = []
+    try:
+        for task in tasks:
+            annotator = make_annotator(tokenizer, task.metadata["program"])
+            rollout = await method.rollout(task, Roles({"policy": annotator}), Sampling())
+            if rollout.reward == 1:
+                examples += [(turn.prompt_ids, turn.completion.token_ids) for turn in rollout.turns]
     finally:
         await method.close()
-    rewarded = [rollout for rollout in rollouts if rollout.reward == 1]
-    if not rewarded:
-        raise RecipeError(f"data.train: of {len(rollouts)} solutions as programs none prints the answer of its task")
-    return [[(turn.prompt_ids, turn.completion.token_ids) for turn in rollout.turns] for rollout in rewarded]
+    return examples
 
 
-def demonstrate(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
-    """Yield rewarded rollouts of training tasks drawn at random."""
-    tasks = choose_tasks(recipe, read_tasks(recipe.data.train, require_context=False))
-    while True:
-        yield from asyncio.run(play(recipe, tokenizer, rng.choices(tasks, k=AT_ONCE)))
+def make_annotator(tokenizer: Tokenizer, program: str) -> ScriptedPolicy:
+    """Return a policy that writes the program, then boxes what it printed. A turn stops where output is to follow."""
+    written = f"```python\n{program}\n```\n{OUTPUT}"
+
+    def write(prompt: Ids, sampling: Sampling) -> Ids:
+        _, ran, printed = str(tokenizer.decode(prompt)).partition(written)
+        value = printed.partition("```")[0].strip().removesuffix(".0")
+        return encode_turn(tokenizer, f"\\boxed{{{value}}}" if ran else written)
+
+    return ScriptedPolicy(write, decode=tokenizer.decode)
 
 
 def solve(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
-    """Yield the turns of the rewarded rollouts, for the supervised baseline."""
-    for turns in asyncio.run(play(recipe, tokenizer, choose_tasks(recipe, tasks))):
-        yield from turns
-
-
-def choose_tasks(recipe: ReToolRecipe, tasks: Sequence[Task]) -> list[Task]:
-    """Return the tasks whose solution can be written as a program.
+    """Yield the turns of right rollouts, for the supervised baseline.
 
     Raises:
-        RecipeError: there is none, or the policy would not read fences.
+        RecipeError: the policy would not read fences, or a task has no program.
     """
     if recipe.retool.format != "fences":
-        raise RecipeError("retool.format: the demonstrations have fences. Fix: take `fences`, or `warm_start: null`")
-    if not (chosen := [task for task in tasks if write_program(task)]):
+        raise RecipeError("retool.format: the supervised baseline writes fences. Fix: take `fences`")
+    if missing := next((task for task in tasks if "program" not in task.metadata), None):
         raise RecipeError(
-            "data.train: no task has a solution with annotated computations (`metadata.solution`). Fix: train on tasks "
-            "of `tokentrue data download gsm8k`, or set `warm_start: null`"
+            f"data.train: task {missing.task_id} has no metadata.program. Fix: train on tasks of `tokentrue data "
+            "large-numbers`"
         )
-    return chosen
+    yield from asyncio.run(play(recipe, tokenizer, tasks))
 
 
-WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
+WORLD = World(solve=solve)
+
+
+@show_errors(DataError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data large-numbers", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("tasks", type=Path, help="of tokentrue data download gsm8k: train.jsonl or eval.jsonl")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    options = parser.parse_args(arguments)
+    given = read_tasks(options.tasks, require_context=False)
+    if not any("solution" in task.metadata for task in given):
+        raise DataError(f"{options.tasks}: no task has `metadata.solution`. Fix: tokentrue data download gsm8k")
+    made = [task for task in map(enlarge, given) if task is not None]
+    write_jsonl(options.out, made)
+    print(f"{options.out}: {len(made):,} tasks of {len(given):,}; no number of the others could be made large by rule")
+    return 0

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.data.prepare import SETS, Questions, prepare
 from core.data.files import DataError
-from core.data.sets import SETS, Questions, prepare
 from core.data.tasks import read_tasks
 from core.policy.base import Roles
 from core.rewards.boxed import strip_latex

@@ -25,10 +25,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.data.git_files import check_out
+from benchmarks.data.prepare import GITHUB, fetch_hub_file
 from benchmarks.ruler.documents import number_documents
 from core.data.files import DataError, SourceLocation, read_records
-from core.data.git_files import check_out
-from core.data.sets import GITHUB, fetch_hub_file
 from core.data.splits import Split, draw_place, draw_split, drop_overlaps
 from core.data.tasks import convert_records
 from core.rewards.answers import find_box

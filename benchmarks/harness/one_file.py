@@ -15,8 +15,7 @@ from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, drop_ports, is_saved, tell_all_taken
 from benchmarks.harness.published import Protocol, Settings, compare_cells, read_scores
 from benchmarks.harness.run import Build, MakeResult, evaluate_cell, open_agent
-from core.data.files import DataError
-from core.data.sets import sha256
+from core.data.files import DataError, sha256
 from core.data.tasks import read_tasks
 from core.rollout.method import MethodSpec
 from core.types import Task

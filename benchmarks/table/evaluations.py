@@ -12,12 +12,12 @@ from agentic.agentflow.rollout import SPEC as AGENTFLOW
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
 from benchmarks.aime.published import SLIME, published_scores
+from benchmarks.data.prepare import SETS
 from benchmarks.harness.published import read_scores
 from benchmarks.localization.published import DATA as LOCALIZATION_SETS
 from benchmarks.questions.published import DATA as QUESTION_SETS
 from benchmarks.ruler.published import AVERAGE, LONG_WINDOW
 from benchmarks.ruler.tasks import TEN_TASKS
-from core.data.sets import SETS
 from core.report import PublishedScore
 
 FROZEN, CODER = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"

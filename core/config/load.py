@@ -165,7 +165,17 @@ def _models(annotation: Any) -> list[Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-6 as a number. YAML 1.1 would read it as text."""
+    """Reads 1e-6 and 010 as the numbers that people mean, not as YAML 1.1: a text, and 8. No key is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int | str:
+        text = str(self.construct_scalar(node))
+        return int(text) if re.fullmatch(r"[-+]?[0-9_]+", text) else text
 
 
 _Loader.add_implicit_resolver(
@@ -173,3 +183,4 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf)$|^\.nan$"),
     list("-+0123456789."),
 )
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)

@@ -1,4 +1,4 @@
-"""Reads data sets as Tasks, from files and the hub; writes JSONL; downloads published sets and checks them."""
+"""Reads data sets as Tasks, from files and the hub; writes JSONL."""
 
 from core.data.files import DataError, read_records, write_jsonl
 from core.data.tasks import Notes, iter_tasks, read_tasks

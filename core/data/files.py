@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import json
 import math
 import re
@@ -108,6 +109,11 @@ def task_to_record(task: Task) -> dict[str, Any]:
         "metadata": dict(task.metadata),
     }
     return {**record, "earlier_messages": list(task.earlier_messages)} if task.earlier_messages else record
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_jsonl(

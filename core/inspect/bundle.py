@@ -14,8 +14,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.data.files import write_jsonl
-from core.data.sets import sha256
+from core.data.files import sha256, write_jsonl
 from core.data.tasks import iter_tasks
 from core.engine import weights
 from core.inspect.export import write_record

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from core.config import Recipe
-from core.data.sets import sha256
+from core.data.files import sha256
 from core.engine import flush_subnormals, lora, weights
 from core.hub import resolve
 from core.inspect.rescore import ReplayError, ScoreGroup, open_score

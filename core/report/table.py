@@ -122,7 +122,8 @@ def describe_kept(summary: Mapping[str, Any]) -> Iterator[str]:
     for seed, kept in summary["kept"].items():
         first, *_, last = (f"step {step}: {reward:.3f}" for step, reward in [*kept["rewards"].items()] * 2)
         reward = kept["rewards"][str(kept["step"])]
-        yield f"seed {seed}: step {kept['step']} has the best held-out reward, {reward:.3f} ({first}, {last})"
+        better = "; the start is better" if kept["rewards"].get("0", reward) > reward else ""
+        yield f"seed {seed}: step {kept['step']} has the best held-out reward, {reward:.3f} ({first}, {last}){better}"
 
 
 def _changes_tables(data: str, section: Mapping[str, Any]) -> list[tuple[str, Table]]:

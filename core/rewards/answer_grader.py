@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answers import SPACELESS, find_box, fold_text, normalize_answer, strip_thoughts, unwrap
-from core.rewards.numbers import is_same_number, parse_number
+from core.rewards.numbers import UNITS, is_same_number, parse_label, parse_number
 
 if TYPE_CHECKING:  # methods that ask no judge import this file
     from core.rewards.judge import Ask
@@ -97,12 +97,23 @@ def _read_number(text: str) -> Decimal:
 
 def is_same_answer(answer: str, label: str) -> bool:
     """Return whether both are the same number or the same text once normalised."""
-    found, wanted = parse_number(answer), parse_number(label)
-    return is_same_text(answer, label) if found is None or wanted is None else is_same_number(found, wanted)
+    found, wanted = parse_number(answer), parse_label(label)
+    if found is None or wanted is None:
+        return is_same_text(answer, label)
+    if _NAME.search(label) and not _NAME.search(answer) and wanted.unit not in UNITS.values():
+        return False
+    return is_same_number(found, wanted)
 
 
-_MARKS = re.compile(r"\d|[+*/^%=<>$€£#]|\.(?=\d)|(?<!\w)-(?=\S)|-(?=\d)|(?<![^\s(\[{\"'*])a\b(?=\W*\Z)")
-"""Matches what normalising removes although it is needed: signs, points, operators, units, an A at the end."""
+_NAME = re.compile(r"\d\s+[A-Z][a-z]{2}")
+"""Matches a number that begins a name or a date: 432 Park Avenue, 22 November. The number alone is no answer."""
+_MARKS = re.compile(
+    r"\d|[+*/^%=<>$€£#]|\.(?=\d)|(?<!\w)-(?=\S)|-(?=\d)|(?<![^\s(\[{\"'*])a\b(?=\W*\Z)"
+    r"|(?<=\d)[^\w\s](?=\d)|(?<=\d)!|(?<=\b[a-z])-(?=\W*\Z)"
+)
+"""Matches what normalising removes although it is needed: signs, points, operators, units, an A at the end, what stands
+between two digits (7:30 is not 730), the minus of a mark."""
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def is_same_text(answer: str, label: str) -> bool:
@@ -118,4 +129,4 @@ def is_same_text(answer: str, label: str) -> bool:
 
 
 def _find_marks(text: str) -> str:
-    return "".join(_MARKS.findall(text))
+    return "".join(_MARKS.findall(_THOUSANDS.sub("", text)))

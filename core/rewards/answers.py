@@ -30,6 +30,7 @@ _WRAPPED = re.compile(
     r"\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*"
     r"|(?:\\(?:boxed|text(?:bf|rm|it)?|mathbf|mathrm|boldsymbol|bf))? ?\{(.*)\}",
 )
+_EMPHASIS = re.compile(r"(?<![\w*)}\]])(\*{1,3})(?=[^\s*])(.+?)(?<=[^\s*])\1(?![\w*({\[\\])")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _THINK, _END_THINK = "<think>", "</think>"
@@ -86,8 +87,11 @@ def find_box(text: str) -> str | None:
 
 
 def unwrap(text: str) -> str:
-    """Return `text` with single spaces and without the marks around it: `$`, `\\text{}`, bold, quotes, a full stop."""
-    text = " ".join(text.split())
+    """Return `text` with single spaces and without the marks around it: `$`, `\\text{}`, quotes, a full stop.
+
+    Nor has it Markdown's emphasis: `*Dune* (1965)` is Dune (1965).
+    """
+    text = _EMPHASIS.sub(r"\2", " ".join(text.split()))
     for _ in range(LAYERS):
         text = _DOLLARS.sub(r"\1", text.strip(" ~≈'\"").removeprefix("\\approx")).strip(" ~")
         text = text[:-1] if text.endswith((".", ",", ";")) and text[-2:-1] != "\\" else text

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answer_grader import find_answer, is_same_text
 from core.rewards.answers import fold_text, unwrap
-from core.rewards.numbers import is_same_number, parse_integer, parse_number
+from core.rewards.numbers import is_same_number, parse_integer, parse_label, parse_number
 
 if TYPE_CHECKING:  # a method's file is imported without them
     from core.rewards.judge import Ask
@@ -76,7 +76,7 @@ class MathGrader:
         if len(answer) > MAX_CHARACTERS + max(map(len, answers)):
             return Grade(False, "too_long", answer)
         grade = grade_by_rules(answer, answers) or await self._verify(answer, answers)
-        settled = grade.correct or all(parse_integer(each) is not None for each in answers)
+        settled = grade.correct or all(parse_label(each) and parse_integer(each) for each in answers)
         if judge is not None and not settled:
             verdict = await self._judge.compare(judge, question, answer, answers)
             if verdict != "different":
@@ -103,7 +103,7 @@ def grade_by_rules(answer: str, answers: Sequence[str]) -> Grade | None:
     by: MathRule = "text"
     is_open = False
     for label in answers:
-        wanted, plain_label = parse_number(label), unwrap(fold_text(label))
+        wanted, plain_label = parse_label(label), unwrap(fold_text(label))
         if wanted is not None and (found is not None or (parse_integer(label) and _ARITHMETIC.search(plain))):
             right, by = found is not None and is_same_number(found, wanted), "number"
         elif _WORDS.fullmatch(plain_label):

@@ -1,8 +1,8 @@
 r"""Reads a number as people and models write it, and compares two of them.
 
 `025`, `25.0`, `+25`, `$25$`, `\text{25}`, `1,000`, `1\,000`, `2.5e3`, `2.5\times10^{3}`, `1/2`, `\frac{1}{2}`, `$18`,
-`50\%`, `18 dollars`, `18\,\text{cm}`, `x = 25`. What stands around a number may be missing on one side; where both have
-it, it is the same.
+`50\%`, `18 dollars`, `18\,\text{cm}`, `2 million`, `x = 25`. What stands around a number may be missing on one side;
+where both have it, it is the same.
 """
 
 from __future__ import annotations
@@ -18,17 +18,27 @@ TOLERANCE = Decimal("1e-6")
 
 NO_UNITS = frozenset(
     """
-    hundred thousand million billion trillion dozen mio mrd half halves third thirds quarter quarters tenths hundredths
+    hundred dozen mio mrd half halves third thirds quarter quarters tenths hundredths
     and or not but no nor if is plus minus times more less over squared cubed factorial mod pi tau sqrt sin cos tan ln
     log exp inf infinity
     """.split()
 )
 """Lists words behind a number that make another number of it, or no number."""
 
-UNITS = {"usd": "$", "dollar": "$", "eur": "€", "euro": "€", "pound": "£", "percent": "%"} | dict.fromkeys(
-    ("degree", "deg", "circ"), "°"
-)
-"""Maps signs and words to one form of the same unit."""
+UNITS = {
+    word: unit
+    for unit, words in {
+        "$": "usd dollar", "€": "eur euro", "£": "pound", "%": "percent", "°": "degree deg circ",
+        "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
+        "inch": "inche", "ft": "foot feet", "mi": "mile", "kg": "kilogram", "g": "gram", "h": "hour hr",
+        "minute": "min", "second": "sec", "square": "sq", "cubic": "cu",
+    }.items()
+    for word in words.split()
+}  # fmt: skip
+"""Maps signs and words, without the s of the plural, to one form of the same unit."""
+POWERS = {"square": "2", "cubic": "3"}
+
+SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,8 @@ def parse_number(text: str) -> Number | None:
     name, equals, right = unwrap(fold_text(text)).rpartition("=")
     if equals and not _NAME.fullmatch(name):
         return None
-    match = _NUMBER.fullmatch(_SEPARATOR.sub(",", unwrap(right)))
+    plain = _SCALE.sub(lambda scale: f"e{SCALES[scale[1].lower()]}", _SEPARATOR.sub(",", unwrap(right)))
+    match = _NUMBER.fullmatch(plain)
     unit = None if match is None else _read_unit(match["currency"], match["unit"])
     if match is None or unit is None:
         return None
@@ -53,6 +64,12 @@ def parse_number(text: str) -> Number | None:
     if match["sign"] == "-" or match["sign_behind"] == "-":
         value = value.copy_negate()
     return Number(value or Decimal(0), unit, name.replace(" ", "")) if value.is_finite() else None
+
+
+def parse_label(text: str) -> Number | None:
+    """Return the number that a label is. Unlike an answer, `4x + 3y = 6` is an equation there, and not 6."""
+    number = parse_number(text)
+    return None if number is None or _EQUATION.search(number.name) else number
 
 
 def parse_integer(text: str) -> str | None:
@@ -95,6 +112,8 @@ _NUMBER = re.compile(
     rf"|(?<![0-9.])(?:k?m/[sh]|[mgshlLNJWVK]|[A-Za-z]{{2,}}(?:[ /]+[A-Za-z]+){{0,3}}){_SQUARED}"
     rf"|{_TEXT} ?\{{[^{{}}0-9]*\}}{_SQUARED})?"
 )
+_SCALE = re.compile(r"(?<=[0-9]) ?(thousand|million|billion|trillion)\b", re.IGNORECASE)
+_EQUATION = re.compile(r"[^\W\d].*(?:[-+*/^|]|\\cdot|\\times)|(?:[-+*/^|]|\\cdot|\\times).*[^\W\d]")
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
 
 
@@ -114,4 +133,7 @@ def _read_unit(before: str | None, behind: str | None) -> str | None:
     if not NO_UNITS.isdisjoint(words):
         return None
     words = [before.replace("\\", "").removeprefix("US$") or "$"] if before else words
-    return " ".join(UNITS.get(word, word) for word in (word.removesuffix("s") for word in words))
+    named = [UNITS.get(word, word) for word in (word.removesuffix("s") for word in words)]
+    if len(named) > 1 and named[0] in POWERS:
+        named = [*named[1:], POWERS[named[0]]]
+    return " ".join(named)

@@ -111,8 +111,10 @@ class RolloutError(RuntimeError):
 class PolicyFault(RolloutError):
     """Says that a rollout failed by the policy's own doing, such as `too_long` for a prompt that outgrew the context.
 
-    If one of its `turns` is trained, it stays in its group with reward 0 and is trained.
+    If one of its `turns` is trained, it stays in its group with `reward`, and is trained.
     """
+
+    reward = 0.0
 
     def __init__(self, kind: str, message: str, turns: Sequence[Turn]):
         super().__init__(kind, message)

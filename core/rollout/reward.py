@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from core.policy.base import Roles
-from core.rollout.method import Method, RolloutError
+from core.rollout.method import Method, PolicyFault, RolloutError
 from core.types import Sampling, Task, Trajectory
 
 Reward = Callable[[Task, str], float | Awaitable[float]]
@@ -32,9 +32,9 @@ async def call_reward(reward: Reward, task: Task, answer: str) -> float:
 
 
 class RewardedMethod(Method):
-    """Runs a method, and rewards its answers by a function in place of the method's own reward.
+    """Runs a method, and rewards its answers by a function in place of the method's own rewards, those of turns too.
 
-    The answer is the field `answer_field` of a rollout's log; None is "".
+    The answer is the field `answer_field` of a rollout's log; None is "", and so is the answer of a PolicyFault.
     """
 
     def __init__(self, method: Method, reward: Reward, answer_field: str):
@@ -46,13 +46,18 @@ class RewardedMethod(Method):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run one rollout. Raises RolloutError as `call_reward`, or if the method has no answer to this task."""
-        trajectory = await self.method.rollout(task, roles, sampling)
+        try:
+            trajectory = await self.method.rollout(task, roles, sampling)
+        except PolicyFault as fault:
+            fault.reward = await call_reward(self.reward, task, "")
+            raise
         if trajectory.status == "failed":
             return trajectory
         if self.answer_field not in trajectory.log:
             raise RolloutError("bad_reward", f"task {task.task_id} ends without an answer that `reward` could look at")
         answer = trajectory.log[self.answer_field] or ""
-        return replace(trajectory, reward=await call_reward(self.reward, task, answer))
+        turns = tuple(replace(turn, reward=None) for turn in trajectory.turns)
+        return replace(trajectory, turns=turns, reward=await call_reward(self.reward, task, answer))
 
     async def close(self) -> None:
         await self.method.close()

@@ -126,7 +126,9 @@ class Runner:
         except (RolloutError, PolicyError) as error:
             failed = failed_trajectory(task.task_id, error.kind, str(error))
             if isinstance(error, PolicyFault) and any(turn.trained for turn in error.turns):
-                return replace(failed, turns=error.turns, status="truncated", reward=0.0, metrics={"own_faults": 1.0})
+                return replace(
+                    failed, turns=error.turns, status="truncated", reward=error.reward, metrics={"own_faults": 1.0}
+                )
             return failed
         except Exception as error:
             if limit.expired():

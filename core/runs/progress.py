@@ -135,12 +135,12 @@ class Progress:
         self._show(self._line)
         return self
 
-    def update(self, step: int, **values: float) -> None:
-        """Show `step` of the total with `values`; `failures` appears only when it is above 0."""
+    def update(self, step: int, **values: float | None) -> None:
+        """Show `step` of the total with the `values` that there are; `failures` appears only when it is above 0."""
         self._values = "  ".join(
             f"{'tok/s' if name == 'tokens_per_second' else name} {format_number(value)}"
             for name, value in values.items()
-            if name != "failures" or value > 0
+            if value is not None and (name != "failures" or value > 0)
         )
         self._change(done=step, text=self._values)
 

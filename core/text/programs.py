@@ -39,13 +39,14 @@ def find_last_fence(text: str, languages: Collection[str]) -> Fence | None:
 
 
 def extract_program(reply: str) -> str:
-    """Return the reply if it is a program; else its longest fenced block, also an unfinished one, if it has one."""
+    """Return the reply if it is a program; else its longest block, one of Python before others, if it has any."""
     if can_parse(plain := dedent_program(reply)):
         return plain
     program = reply
     # A text in a program may hold a fence, so those count first that begin a line.
     for parts in (re.split(r"^[ \t]*```", reply, flags=re.MULTILINE), reply.split("```")):
-        code = max(parts[1::2], key=len, default=reply) or parts[0]  # a fence that only ends has nothing behind it
+        # A fence that only ends has nothing behind it.
+        code = max(parts[1::2], key=lambda text: (text[:2].lower() == "py", len(text)), default=reply) or parts[0]
         program = dedent_program(re.sub(r"\A(?:python3?|py)?[ \t\r]*\n", "", code, flags=re.IGNORECASE))
         if can_parse(program) and not any("```" in outside for outside in parts[::2]):
             break

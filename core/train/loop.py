@@ -274,7 +274,7 @@ class GRPOLoop:
         record = {
             "stage": "train",
             "step": self.step,
-            "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / max(1, len(valid)),
+            "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / len(valid) if valid else None,
             **average_metrics([trajectory.metrics for trajectory in valid]),
             **stats,
             "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),

@@ -58,7 +58,7 @@ sandbox.workspace train worlds
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
 WORLD_FILES = {
-    "facts", "gold", "harbor", "hotpotqa", "laptop", "mbpp", "routellm", "scripted_experts", "scripted_roles",
+    "facts", "gold", "gsm8k", "harbor", "hotpotqa", "laptop", "mbpp", "routellm", "scripted_experts", "scripted_roles",
     "test_rollout", "visits", "world",
 }  # fmt: skip
 """Names the modules of a method that serve its made-up world, or are no part of it."""

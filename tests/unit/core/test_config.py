@@ -154,6 +154,16 @@ def test_a_recipe_of_another_method_is_told_before_its_sections(presets):
     assert load(DemoRecipe, presets, "small", method="demo").method == "demo"
 
 
+@pytest.mark.parametrize("value", ["true", "on", "no"])
+def test_a_truth_value_is_no_number(presets, value):
+    message = refused(presets, f"optimizer.lr={value}")
+    assert "with --set optimizer.lr: optimizer: lr must be no truth value" in message
+
+
+def test_a_number_with_a_zero_before_it_is_decimal(presets):
+    assert load(DemoRecipe, presets, "small", ["run.steps=010"]).run.steps == 10
+
+
 def test_evaluation_needs_held_out_tasks(presets):
     assert "run.eval_every needs data.eval" in refused(presets, "data.eval=null", "run.eval_every=5")
     assert load(DemoRecipe, presets, "small", ["data.eval=null"]).data.eval is None
@@ -167,6 +177,7 @@ def test_evaluation_needs_held_out_tasks(presets):
         ("run..steps=5", "write key.path=value"),
         ("method.name=x", "method is a value, not a section"),
         ("run.seeds=[1", "not valid YAML"),
+        ("run={steps: 1, steps: 2}", "the key 'steps' is there twice"),
     ],
 )
 def test_a_malformed_override_is_shown(presets, override, named):
@@ -180,6 +191,7 @@ def test_a_malformed_override_is_shown(presets, override, named):
     [
         ("a: [", "not valid YAML"),
         (b"a: \xff", "not valid YAML: 'utf-8' codec can't decode"),
+        (f"{PRESET}\nmethod: demo", "the key 'method' is there twice"),
         ("- a", "must be a mapping"),
         ("", "must be a mapping"),
         (PRESET.replace("demo: {size: 3}", ""), "demo: missing"),

@@ -236,7 +236,7 @@ def test_signs_of_bad_health_are_in_the_summary_the_page_and_the_terminal(empty:
 
 def test_the_kept_step_is_in_the_summary_the_page_and_the_terminal(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, {"method": "memagent", "preset": "tiny", "run": {"keep": "best"}})
-    for seed, rewards in {3: {0: 0.25, 2: 0.75, 4: 0.5}, 4: {2: 0.5}}.items():
+    for seed, rewards in {3: {0: 0.25, 2: 0.75, 4: 0.5}, 4: {2: 0.5}, 6: {0: 0.5, 2: 0.25}}.items():
         metrics = run.open_metrics(seed)
         for step, reward in rewards.items():
             metrics.append({"stage": "eval", "step": step, "reward": reward})
@@ -247,6 +247,7 @@ def test_the_kept_step_is_in_the_summary_the_page_and_the_terminal(tmp_path: Pat
     lines = [
         "seed 3: step 2 has the best held-out reward, 0.750 (step 0: 0.250, step 4: 0.500)",
         "seed 4: step 2 has the best held-out reward, 0.500 (step 2: 0.500, step 2: 0.500)",
+        "seed 6: step 2 has the best held-out reward, 0.250 (step 0: 0.500, step 2: 0.250); the start is better",
     ]
     console = Console(file=StringIO())
     print_summary(summary, console)

@@ -11,11 +11,11 @@ from agentic.agent.rollout import build
 from agentic.agent.world import WORLD
 from core.config import RecipeError
 from core.policy.base import Roles
-from core.rollout.method import Method, MethodSpec, RolloutError, method_spec
+from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, method_spec
 from core.rollout.reward import RewardedMethod, call_reward
 from core.rollout.runner import Runner
 from core.train.command import main
-from core.types import Sampling, Task, Trajectory
+from core.types import Completion, Sampling, Task, Trajectory, Turn
 from scripts import tokentrue
 from tests.contract.test_presets import METHODS
 
@@ -50,6 +50,21 @@ class Answers(Method):
 async def test_the_function_takes_the_place_of_the_methods_reward(reward: Any, log: Any, found: float) -> None:
     method = RewardedMethod(Answers(**log), reward, "answer")
     assert (await method.rollout(TASK, Roles({}), Sampling())).reward == found
+
+
+async def test_the_function_takes_the_place_of_rewards_of_turns_and_of_the_policys_own_faults() -> None:
+    turn = Turn("act", (1, 2), Completion((7,), (-1.0,), "stop"), True, reward=1.0)
+
+    class Earns(Method):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            if sampling.seed:
+                raise PolicyFault("too_long", "the prompt grew", [turn])
+            return Trajectory(task.task_id, (turn,), reward=1.0, log={"answer": "bad"})
+
+    runner = Runner(RewardedMethod(Earns(), lambda *_: -1.0, "answer"), Roles({}), concurrency=1, deadline_s=9)
+    first, fault = [await runner.run_one(TASK, Sampling(seed=seed)) for seed in (0, 1)]
+    assert (first.reward, first.turns[0].reward) == (-1.0, None)
+    assert (fault.reward, fault.status, fault.failure) == (-1.0, "truncated", "too_long")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,10 @@ def says(reply: str) -> ToolContext:
         ("print(1)\n```", "print(1)"),
         ("```\nx\n```\nor\n```python\nprint(1)\n```", "print(1)"),
         ("``` ```", ""),
+        (
+            "```bash\npip install numpy\n```\n```python\nprint(1)\n```\nIt prints:\n```\nthe first of all numbers\n```",
+            "print(1)",
+        ),
         ("1. So:\n   ```python\n   x = 1\n   print(x)\n   ```", "x = 1\nprint(x)"),
         ("```\n\tfor i in a:\n\t\tprint(i)\n\tprint(a)\n```", "for i in a:\n\tprint(i)\nprint(a)"),
         ("s = '```'\nprint(s, '```')", "s = '```'\nprint(s, '```')"),

@@ -169,6 +169,10 @@ def test_the_command_tells_counts_and_refuses_options_that_do_not_fit(
     assert "test.jsonl (3 tasks" in printed
     assert f"note: gsm8k: splits {sets.AS_PUBLISHED}" in printed
     assert (tmp_path / "gsm8k/test.jsonl.sha256").is_file()
+    both = _write(tmp_path / "both" / "gsm8k_train.jsonl", _gsm8k("train", 3)).parent
+    assert download_data.main(["gsm8k", "--from", str(both), "--out", str(tmp_path)]) == 0
+    assert f"note: {tmp_path}/gsm8k/test.jsonl of an earlier call is deleted" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "gsm8k").glob("test*")] == []
     shown.write_text("Question: test 1: 1 + 1?")
     assert download_data.main([*words, "--few-shot", str(shown)]) == 1
     assert "shown.txt: holds or overlaps with 1 of the questions" in capsys.readouterr().err

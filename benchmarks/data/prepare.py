@@ -30,8 +30,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from core.data.files import DataError, SourceLocation, read_records, write_jsonl, write_records
-from core.data.git_files import check_out, hash_blob, hash_tree
+from benchmarks.data.git_files import check_out, hash_blob, hash_tree
+from core.data.files import DataError, SourceLocation, read_records, sha256, write_jsonl, write_records
 from core.data.hub_sets import hub_error
 from core.data.splits import draw_split
 from core.data.tasks import convert_records
@@ -252,11 +252,6 @@ def fetch_hub_file(hub: str, file: str) -> Path:
         return path
     except Exception as error:  # httpx, the hub and the file system raise their own
         raise hub_error(hub, error) from error
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy_parquet(chosen: Parquet, path: Path, source: Path | None, rows: int | None) -> Path:

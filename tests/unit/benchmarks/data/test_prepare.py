@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.data.prepare import DAPO_PREFIXES, DAPO_SUFFIX, SETS, GitFiles, Parquet, prepare, strip_dapo_wrapper
 from core.data import hub_sets
 from core.data.files import DataError
-from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, GitFiles, Parquet, prepare, strip_dapo_wrapper
 from core.data.tasks import read_tasks
 from core.retrieval.corpus import Corpus
 from core.types import Task
@@ -251,7 +251,7 @@ def test_without_a_network_a_repository_is_named(
 def test_the_presets_of_memagent_find_what_is_downloaded() -> None:
     hotpotqa = SETS["hotpotqa"]
     assert isinstance(hotpotqa, Parquet)
-    presets = Path(__file__).parents[3] / "agentic" / "memagent" / "presets"
+    presets = Path(__file__).parents[4] / "agentic" / "memagent" / "presets"
     for preset in ("seed", "paper"):
         text = (presets / f"{preset}.yaml").read_text()
         assert all(f"data/{file}" in text for file in hotpotqa.files)
