@@ -1,87 +1,110 @@
-"""The demonstrations on GSM8K: a solution becomes a program, and a rewarded rollout of the real method."""
+"""GSM8K with large numbers: a solution becomes a program, and its question another one with the program's answer."""
 
 from __future__ import annotations
 
-from itertools import islice
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from agentic.retool.gsm8k import WORLD, write_program
+from agentic.retool.gsm8k import WORLD, compute, enlarge, main, write_program
 from agentic.retool.rollout import SPEC
 from core.config import RecipeError
-from core.data import write_jsonl
+from core.data import read_tasks, write_jsonl
 from core.types import Task
 
-CLIPS = Task(
-    "clips",
-    "Natalia sold clips to 48 of her friends in April, and half as many in May. How many altogether?",
-    ("72",),
-    metadata={
-        "solution": "In May 48/2 = <<48/2=24>>24 clips, 24 in all.\nThat makes 48+24 = $<<48+24=72>>72.\n#### 72"
-    },
+
+def make_task(question: str, solution: str, answer: str = "72") -> Task:
+    return Task(question, question, (answer,), metadata={"solution": f"{solution}\n#### {answer}"})
+
+
+CLIPS = make_task(
+    "Natalia sold 48 clips in April, and half as many in May. How many altogether?",
+    "In May 48/2 = <<48/2=24>>24 clips, 24 in all.\nThat makes 48 + 24 = $<<48+24=72>>72.",
 )
-PROGRAM = """# In May a clips, a in all.
-a = 48/2
-# That makes b.
-b = 48+a
-print(b)"""
-WRONG = Task("wrong", "What is 1 + 2?", ("4",), metadata={"solution": "It is 1+2=<<1+2=3>>3, and one more.\n#### 4"})
-PLAIN = Task("plain", "Which?", ("4",))
+PROGRAM = "# In May a clips, a in all.\na = 48/2\n# That makes b.\nb = 48+a\nprint(b)"
+BOXES = make_task("Of 3 boxes each has 500 and 5% more?", "It has 3*500=<<3*500=1500>>1,500.\n1,500+0=<<1500+0=1500>>")
+
+
+@pytest.mark.parametrize(
+    ("task", "program"),
+    [
+        (CLIPS, PROGRAM),
+        (make_task("Of 3?", "1+2=<<1+2=3>>3, so 3*3=<<3*3=9>>9."), "# a, so b.\na = 1+2\nb = 3*3\nprint(b)"),
+        (BOXES, "# It has a.\na = 3*500\n# b\nb = a+0\nprint(b)"),
+        (make_task("How much?", "It is four."), None),
+        (make_task("How much?", "".join(f"<<{n}+1={n + 1}>>{n + 1} " for n in range(27))), None),
+    ],
+    ids=["clips", "a number of the question stays", "thousands", "nothing to compute", "more than letters"],
+)
+def test_a_solution_becomes_a_program_that_computes_what_it_says(task: Task, program: str | None) -> None:
+    assert write_program(task) == program
+
+
+def test_a_program_is_computed_exactly_and_no_other_code_is() -> None:
+    assert compute("a = 1/3\nb = -a*3+.5\nprint(b)") == Fraction(-1, 2)
+    for code in ("a = 1/0", "a = 2**9", "a = b", "a = f(1)", "a = 1 +", "a = 'x'"):
+        assert compute(f"{code}\nprint(a)") is None
+
+
+def test_one_number_is_large_in_question_and_program_and_the_answer_follows() -> None:
+    boxes = Task("b", BOXES.question, ("1,500",), metadata=BOXES.metadata)
+    made = enlarge(boxes)
+    assert made is not None
+    assert made == enlarge(boxes)
+    small = made.metadata["small"]
+    large = next(word for word in made.question.split() if word.isdigit() and len(word) > 4)
+    assert made.question == boxes.question.replace(small, large, 1)
+    assert made.answers == (str(int(large) * 1500 // int(small)),)
+    assert f"{large}" in made.metadata["program"]
+    assert "solution" not in made.metadata
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        CLIPS,  # 48 is there twice in the program
+        make_task("Of 3 boxes with 4?", "3*4=<<3*4=12>>12", answer="13"),  # it computes something else
+        make_task("Of 3 boxes, 3 of which have 5% more?", "3*5=<<3*5=15>>15", answer="15"),  # which? 5% is a share
+        make_task("Who has 1 less than 7?", "<<7-1=6>>6 - 8 = <<6-8=-2>>", answer="-2"),
+    ],
+    ids=["twice", "another answer", "no number of its own", "negative"],
+)
+def test_a_question_that_the_rule_does_not_fit_is_left_out(task: Task) -> None:
+    assert enlarge(task) is None
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Any:
-    write_jsonl(tmp_path / "train.jsonl", [CLIPS, WRONG, PLAIN])
-    return SPEC.load(
-        "desk",
-        [f"data.train={tmp_path / 'train.jsonl'}", "retool.context_tokens=4096", "model.max_model_len=4096"],
-    )
+    keys = ("retool.context_tokens=4096", "model.max_model_len=4096")
+    return SPEC.load("desk", [f"data.train={tmp_path / 'train.jsonl'}", *keys])
 
 
-@pytest.mark.parametrize(
-    ("question", "solution", "program"),
-    [
-        (CLIPS.question, CLIPS.metadata["solution"], PROGRAM),
-        (
-            "Of 3 boxes?",
-            "Each has 1+2=<<1+2=3>>3, so 3*3=<<3*3=9>>9.",
-            "# Each has a, so b.\na = 1+2\nb = 3*3\nprint(b)",
-        ),
-        ("How much?", "It is 2 x 500 = <<2*500=1000>>1,000.\n1,000/4 = <<1000/4=250>>250", None),
-        ("How much?", "It is four.", ""),
-        ("How much?", "".join(f"<<{n}+1={n + 1}>>{n + 1} " for n in range(27)), ""),
-    ],
-    ids=["clips", "a number of the question stays", "thousands", "nothing to compute", "more than letters"],
-)
-def test_a_solution_becomes_a_program_that_computes_what_it_says(
-    question: str, solution: str, program: str | None
-) -> None:
-    written = write_program(Task("t", question, ("1",), metadata={"solution": solution}))
-    thousands = "# It is a.\na = 2*500\n# b\nb = a/4\nprint(b)"
-    assert written == (thousands if program is None else program or None)
-
-
-def test_the_demonstrations_are_the_rewarded_rollouts_with_what_the_sandbox_printed(
-    recipe: Any, tokenizer: Any
-) -> None:
-    (first, last), *_ = islice(WORLD.demonstrate(Random(0), recipe, tokenizer), 2)  # type: ignore[misc]
+def test_the_supervised_baseline_boxes_what_the_sandbox_printed(recipe: Any, tokenizer: Any) -> None:
+    solve: Any = WORLD.solve
+    right = Task("t", CLIPS.question, ("72",), metadata={"program": PROGRAM})
+    wrong = Task("u", CLIPS.question, ("73",), metadata={"program": PROGRAM})
+    first, last = list(solve(Random(0), recipe, tokenizer, [right, wrong]))
     assert tokenizer.decode(first[1]) == f"```python\n{PROGRAM}\n```\n```output"
     assert tokenizer.decode(last[0]).endswith("```output\n72.0\n```\n")
     assert tokenizer.decode(last[1], skip_special_tokens=True) == "\\boxed{72}"
-    assert tuple(last[0][: len(first[0]) + len(first[1])]) == (*first[0], *first[1])
-    solved = list(WORLD.solve(Random(0), recipe, tokenizer, [CLIPS, WRONG, PLAIN]))  # type: ignore[misc]
-    assert solved == [first, last]
-
-
-def test_what_cannot_be_demonstrated_is_refused(recipe: Any, tokenizer: Any) -> None:
-    solve: Any = WORLD.solve
-    with pytest.raises(RecipeError, match=r"metadata\.solution.*data download gsm8k"):
-        list(solve(Random(0), recipe, tokenizer, [PLAIN]))
-    with pytest.raises(RecipeError, match="of 1 solutions as programs none prints the answer"):
-        list(solve(Random(0), recipe, tokenizer, [WRONG]))
+    with pytest.raises(RecipeError, match=r"metadata\.program.*large-numbers"):
+        list(solve(Random(0), recipe, tokenizer, [CLIPS]))
     tags = recipe.model_copy(update={"retool": recipe.retool.model_copy(update={"format": "tags"})})
-    with pytest.raises(RecipeError, match=r"retool\.format: the demonstrations have fences"):
-        list(solve(Random(0), tags, tokenizer, [CLIPS]))
+    with pytest.raises(RecipeError, match=r"retool\.format"):
+        list(solve(Random(0), tags, tokenizer, [right]))
+
+
+def test_the_command_writes_what_it_makes_and_refuses_tasks_without_solutions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = tmp_path / "train.jsonl", tmp_path / "large" / "train.jsonl"
+    write_jsonl(given, [CLIPS, Task("b", BOXES.question, ("1500",), metadata=BOXES.metadata)])
+    assert main([str(given), "--out", str(out)]) == 0
+    assert [task.task_id for task in read_tasks(out, require_context=False)] == ["b"]
+    assert "1 tasks of 2" in capsys.readouterr().out
+    write_jsonl(given, [Task("t", "Which?", ("1",))])
+    assert main([str(given), "--out", str(out)]) == 1
+    assert "tokentrue data download gsm8k" in capsys.readouterr().err

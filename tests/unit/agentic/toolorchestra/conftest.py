@@ -51,6 +51,7 @@ class Services:
     passages: list[str] = field(default_factory=lambda: ["Lamp\nA lamp costs 42."])
     queries: list[str] = field(default_factory=list)
     retrieval_status: int = 200
+    usage: dict[str, int] | None = field(default_factory=lambda: {"prompt_tokens": 1000, "completion_tokens": 100})
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -59,8 +60,7 @@ class Services:
         if isinstance(answer, int):
             return web.Response(status=answer)
         message = answer if isinstance(answer, dict) else {"content": answer}
-        usage = {"prompt_tokens": 1000, "completion_tokens": 100}
-        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}], "usage": self.usage})
 
     async def retrieve(self, request: web.Request) -> web.Response:
         self.queries += (await request.json())["queries"]

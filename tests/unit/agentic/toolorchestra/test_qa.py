@@ -129,6 +129,13 @@ async def test_an_expert_that_fails_is_counted_and_told(tell: Tell, services: Se
     assert story.trajectory.log["answer"] == "7"
 
 
+async def test_an_expert_whose_tokens_nobody_counts_is_not_free(tell: Tell, services: Services) -> None:
+    services.usage = None
+    with pytest.raises(RolloutError, match="clever: its server counts no tokens") as caught:
+        await tell([call("answer", model="answer-1")])
+    assert caught.value.kind == "no_usage"
+
+
 async def test_a_dead_retrieval_service_is_counted_and_the_rollout_goes_on(tell: Tell, services: Services) -> None:
     services.retrieval_status = 500
     story = await tell([call("search", model="search-1"), call("answer", model="answer-1")])
