@@ -199,9 +199,7 @@ class Experts:
         tokens, price = (reply.prompt_tokens, reply.completion_tokens), self._prices[model]
         if not any(tokens) and (price.input or price.output):
             fix = "Fix: ask a server that counts, or give the model the price 0"
-            raise RolloutError(
-                "no_usage", f"{model}: its server counts no tokens (`usage`), so it would be free. {fix}"
-            )
+            raise RolloutError("no_usage", f"{model}: its server counts no tokens (`usage`), so it is free. {fix}")
         cost = call_cost(price, *tokens)
         self.ledger.append(ExpertCall(alias, model, *tokens, cost, reply.seconds, declared_s))
         return reply

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,9 @@ STOP_WORDS = frozenset(
     there these they this those through to too under until up very was we were what when where which while who whom why
     will with would you your""".split()
 )
-_WORD = re.compile(r"\w+")
+_SPACELESS = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+")
+"""Matches a word, or one character of Thai to Burmese, Khmer, Japanese or Chinese, which put no spaces between words."""
 _PAIR_WEIGHT = 0.5
 HASHING_DIMENSION = 1024
 _MULTIPLIERS = np.random.default_rng(0).integers(1 << 63, size=8, dtype=np.uint64) | np.uint64(1)
@@ -67,7 +70,8 @@ class HashingEncoder:
     def encode(self, texts: Sequence[str], kind: TextKind) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
-            words = [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
+            plain = unicodedata.normalize("NFC", text.lower())
+            words = [word for word in _WORD.findall(plain) if word not in STOP_WORDS]
             weights = {word: 1 + math.log(count) for word, count in Counter(words).items()}
             for pair, count in Counter(pairwise(words)).items():
                 weights[" ".join(pair)] = _PAIR_WEIGHT * (1 + math.log(count))
@@ -183,8 +187,8 @@ Encoder = HashingEncoder | TransformerEncoder
 def make_encoder(name: str, device: str = "auto") -> Encoder:
     """Make an encoder by name.
 
-    A name is `hashing`, `hashing=DIMENSION`, a family of `FAMILIES`, FAMILY=PATH_OR_HUB_ID, or a path or hub id that
-    has a family's name in it.
+    A name is `hashing`, `hashing=DIMENSION`, a family of `FAMILIES`, FAMILY=PATH_OR_HUB_ID, or a path or hub id whose
+    last part has a family's name in it.
 
     Raises:
         EncoderError: there is no such encoder, or its model cannot be loaded.
@@ -196,7 +200,8 @@ def make_encoder(name: str, device: str = "auto") -> Encoder:
         return HashingEncoder(int(model or HASHING_DIMENSION))
     if not model and family not in FAMILIES:
         model = name
-        family = next((known for known in FAMILIES if known in model.lower()), "")
+        words = f"-{re.sub(r'[^a-z0-9]+', '-', Path(model).name.lower())}-"
+        family = next((known for known in FAMILIES if f"-{known}-" in words), "")
     if family not in FAMILIES:
         known = ", ".join(("hashing", *FAMILIES))
         raise EncoderError(f"encoder {name!r}: not one of {known}; for another model write FAMILY=PATH_OR_HUB_ID")

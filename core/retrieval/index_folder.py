@@ -72,6 +72,8 @@ def open_index(path: Path, corpus: Corpus, encoder: Encoder, options: IndexOptio
         IndexFileError: it disagrees with corpus, encoder or options, or is damaged.
         CorpusError: a line of the corpus is malformed.
     """
+    if path.name == INDEX_FILE and path.with_name(MANIFEST_FILE).is_file():
+        path = path.parent  # one of ours, whose manifest says more
     if path.is_file():
         return load_index(path, corpus, encoder, options)
     if not _is_built(path):

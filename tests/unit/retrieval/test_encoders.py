@@ -49,6 +49,26 @@ def test_vectors_are_the_same_in_every_process():
 
 
 @pytest.mark.parametrize(
+    ("asked", "right", "other"),
+    [
+        ("中国最长的河流是什么？", "长江是中国最长的河流。", "北京是中国的首都。"),
+        ("เมืองหลวงของประเทศไทย", "กรุงเทพเป็นเมืองหลวงของประเทศไทย", "ภูเขาสูงในญี่ปุ่น"),
+        ("cafe\u0301", "le café de Flore", "le cafe de Flore"),
+    ],
+    ids=["Chinese", "Thai", "an accent of its own"],
+)
+def test_scripts_without_spaces_and_accents_are_found(asked: str, right: str, other: str):
+    query, found, missed = HashingEncoder().encode([asked, right, other], "query")
+    assert query @ found > 0.4 > 0.35 > query @ missed
+
+
+@pytest.mark.parametrize("name", ["/mnt/node5/bge-base", "/data/e5/bge-base", "node5-model"])
+def test_no_other_part_of_a_path_names_the_family(name: str):
+    with pytest.raises(EncoderError, match="FAMILY=PATH"):
+        make_encoder(name)
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [("word2vec", "FAMILY=PATH"), ("hashing=big", "no dimension"), ("e5=/no/such/folder", "neither a model folder")],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,8 @@ def test_what_disagrees_is_refused_naming_both_and_the_fix(corpus: Corpus, tmp_p
             open_index(index, other_corpus, encoder, FlatOptions(), no_progress)
         for word in [*words, str(index), "delete"]:
             assert word in str(error.value)
+        with pytest.raises(IndexFileError, match=re.escape(str(error.value))):  # and by the name of its file
+            open_index(index / "index.faiss", other_corpus, encoder, FlatOptions(), no_progress)
 
 
 def test_damaged_files_and_foreign_folders_are_refused(corpus: Corpus, tmp_path: Path):
