@@ -23,7 +23,7 @@ import socket
 import string
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +35,7 @@ from core.config.load import as_recipe_error, read_yaml
 from core.options import show_errors
 from core.policy.server_group import ServerCommand, keep_servers
 from core.policy.server_process import ServerError, find_free_port, start_keeper
-from core.runs.files import write_text
+from core.runs.files import hold_lock, write_text
 
 ADDRESSES = "addresses.yaml"
 PLACEHOLDERS = ("python", "host", "port")
@@ -99,9 +99,20 @@ def run_services(services: dict[str, Service], logs: Path) -> Iterator[dict[str,
 
 @contextmanager
 def serve_around(file: Path, logs: Path) -> Iterator[None]:
-    """Run the services of a file, whose addresses are in `logs` from now on; end them afterwards."""
-    with run_services(read_services(file), logs) as addresses:
-        write_text(logs / ADDRESSES, yaml.safe_dump(addresses))
+    """Run the services of a file, whose addresses are in `logs` from now on; end them afterwards.
+
+    Raises:
+        ServerError: as `run_services`, or another process writes its addresses there.
+    """
+    services = read_services(file)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lock(logs / ".lock", wait_s=5.0))
+        except BlockingIOError:
+            raise ServerError(
+                f"{logs}: another process keeps its services there: end it, or give other --logs"
+            ) from None
+        write_text(logs / ADDRESSES, yaml.safe_dump(stack.enter_context(run_services(services, logs))))
         yield
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from core.config import RecipeError
-from scripts.services import ADDRESSES, main, read_services, run_services
+from scripts.services import ADDRESSES, main, read_services, run_services, serve_around
 from tests.kit import wait_until
 
 SERVER = """
@@ -76,6 +76,15 @@ def test_the_command_finds_them_and_gives_its_status(two_services: Path, capfd: 
     assert "two 2,3\n" in out
     addresses = yaml.safe_load((logs / ADDRESSES).read_text())
     assert not any(map(answers, addresses.values()))
+
+
+def test_a_second_starter_does_not_take_the_addresses_of_the_first(two_services: Path, capsys: Any):
+    logs = two_services.parent / "logs"
+    with serve_around(two_services, logs):
+        assert main([str(two_services), "--logs", str(logs), "--", "true"]) == 1
+        addresses = yaml.safe_load((logs / ADDRESSES).read_text())
+        assert all(map(answers, addresses.values()))
+    assert "another process keeps its services there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
