@@ -41,6 +41,8 @@ _ANY_NUMBER = re.compile(r"(?<![\w.,])[\d.,]*\d(?!\w)")
 _NUMBER = re.compile(r"(?<![\w.,/])[\d.,]*\d(?![\w%/])")
 """Matches a number that is no share of anything, as 50% or 1/2."""
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+AT_ONCE = 64
+"""Says how many demonstrations are played with one method, whose processes start once for all of them."""
 LARGE = (10_000, 10_000_000)
 """Bounds the numbers that are put in; GSM-Hard's have up to seven digits."""
 
@@ -124,19 +126,25 @@ def enlarge(task: Task) -> Task | None:
     return replace(task, question=question, answers=(digits,), metadata={"program": enlarged, "small": small})
 
 
-async def play(recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Iterable[Task]) -> list[Example]:
-    """Return the turns of rollouts that write the program and box what it prints, where that is rewarded."""
+async def play(recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Iterable[Task]) -> list[list[Example]]:
+    """Return the turns of rollouts that write the program and box what it prints, where that is rewarded.
+
+    Raises:
+        RecipeError: no rollout is rewarded.
+    """
     method = ReTool(recipe, tokenizer)
-    examples: list[Example] = []
+    played: list[list[Example]] = []
     try:
         for task in tasks:
             annotator = make_annotator(tokenizer, task.metadata["program"])
             rollout = await method.rollout(task, Roles({"policy": annotator}), Sampling())
             if rollout.reward == 1:
-                examples += [(turn.prompt_ids, turn.completion.token_ids) for turn in rollout.turns]
+                played.append([(turn.prompt_ids, turn.completion.token_ids) for turn in rollout.turns])
     finally:
         await method.close()
-    return examples
+    if not played:
+        raise RecipeError("data.train: no program of a task prints its answer within the limits of section `retool`")
+    return played
 
 
 def make_annotator(tokenizer: Tokenizer, program: str) -> ScriptedPolicy:
@@ -151,23 +159,33 @@ def make_annotator(tokenizer: Tokenizer, program: str) -> ScriptedPolicy:
     return ScriptedPolicy(write, decode=tokenizer.decode)
 
 
-def solve(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
-    """Yield the turns of right rollouts, for the supervised baseline.
+def demonstrate(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
+    """Yield right rollouts of training tasks drawn at random."""
+    tasks = read_tasks(recipe.data.train, require_context=False)
+    check_tasks(recipe, tasks)
+    while True:
+        yield from asyncio.run(play(recipe, tokenizer, rng.choices(tasks, k=AT_ONCE)))
 
-    Raises:
-        RecipeError: the policy would not read fences, or a task has no program.
-    """
+
+def solve(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
+    """Yield the turns of right rollouts of all tasks, for the supervised baseline."""
+    check_tasks(recipe, tasks)
+    for turns in asyncio.run(play(recipe, tokenizer, tasks)):
+        yield from turns
+
+
+def check_tasks(recipe: ReToolRecipe, tasks: Sequence[Task]) -> None:
+    """Raise RecipeError if the policy would not read fences, or a task has no program."""
     if recipe.retool.format != "fences":
-        raise RecipeError("retool.format: the supervised baseline writes fences. Fix: take `fences`")
+        raise RecipeError("retool.format: the demonstrations have fences. Fix: take `fences`, or `warm_start: null`")
     if missing := next((task for task in tasks if "program" not in task.metadata), None):
         raise RecipeError(
-            f"data.train: task {missing.task_id} has no metadata.program. Fix: train on tasks of `tokentrue data "
-            "large-numbers`"
+            f"data.train: task {missing.task_id} has no metadata.program to demonstrate. Fix: train on tasks of "
+            "`tokentrue data large-numbers`, or set `warm_start: null`"
         )
-    yield from asyncio.run(play(recipe, tokenizer, tasks))
 
 
-WORLD = World(solve=solve)
+WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
 
 
 @show_errors(DataError, OSError)

@@ -50,20 +50,19 @@ async def run_rejection(
     training as `train_supervised`, if there are as many steps.
 
     Raises:
-        TrainingError: no rollout has score 1, or the run has more steps than when the model was trained.
+        TrainingError: no rollout has score 1, all of a step failed, or the folder is of another number of steps.
     """
     config, model, path = recipe.rejection, folder / "model", folder / "rollouts.jsonl"
     assert config is not None, "check_baseline has seen to it"
+    steps, wanted = sum(1 for _ in read_jsonl(path)), recipe.run.steps
+    if steps > wanted or (0 < steps < wanted and model.is_dir()):
+        where = folder if steps > wanted else model
+        raise TrainingError(f"{where} is of {steps} steps; for run.steps={wanted}, delete it and its evaluations")
     if model.is_dir():
-        if 0 < (steps := sum(1 for _ in read_jsonl(path))) < recipe.run.steps:
-            raise TrainingError(
-                f"{model} is of {steps} steps; for run.steps={recipe.run.steps}, delete it and its evaluations"
-            )
         return model
     log = JsonlLog(path)
     await _sample_successes(recipe, method, tokenizer, tasks, log, seed, start, roles=roles, show=show)
-    sampled = log.records()[: recipe.run.steps]
-    examples = [(prompt, completion) for record in sampled for prompt, completion in record["turns"]]
+    examples = [(prompt, completion) for record in log.records() for prompt, completion in record["turns"]]
     log.close()
     if not examples:
         raise TrainingError(f"{log.path}: no rollout of the start model has score 1, so there is nothing to train on")
@@ -122,9 +121,12 @@ async def _sample_successes(
                 if turn.trained and turn.completion.token_ids
             ]
             sampled = len(batch.trajectories)
+            failed = sum(trajectory.status == "failed" for trajectory in batch.trajectories)
             Failures(batch.trajectories).tell(f"step {step + 1}", told)
             for line in health.update(measure_health(batch.tasks, batch.trajectories)):
                 progress.note(f"step {step + 1}: {line}")
+            if failed == sampled:  # such as in an outage: it counts for nothing, and a second start samples it again
+                raise TrainingError(f"seed {seed}: all rollouts of step {step + 1} failed; mend it, and start again")
             log.append(
                 {
                     "step": step + 1,

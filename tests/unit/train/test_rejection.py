@@ -73,7 +73,7 @@ async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_pa
     assert (model / "model.safetensors").is_file()
 
 
-async def test_a_model_of_fewer_steps_is_not_taken_for_that_of_a_longer_run(qwen2: Path, tmp_path: Path) -> None:
+async def test_a_model_of_other_steps_is_not_taken_for_that_of_the_run(qwen2: Path, tmp_path: Path) -> None:
     folder = tmp_path / "rejection"
     model = await reject(qwen2, folder, steps=1)
     assert await reject(qwen2, folder, steps=1) == model
@@ -82,6 +82,24 @@ async def test_a_model_of_fewer_steps_is_not_taken_for_that_of_a_longer_run(qwen
     shutil.rmtree(model)
     assert await reject(qwen2, folder, steps=3) == model
     assert [record["step"] for record in read_jsonl(folder / "rollouts.jsonl")] == [1, 2, 3]
+    with pytest.raises(TrainingError, match=r"rejection is of 3 steps; for run\.steps=2, delete it"):
+        await reject(qwen2, folder, steps=2)
+
+
+async def test_a_step_in_which_all_failed_is_sampled_again(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rollout = tmp_path / "rejection", TwoTurnMethod.rollout
+
+    async def down(self: Method, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        raise RolloutError("no_tool", "the tool server is down")
+
+    monkeypatch.setattr(TwoTurnMethod, "rollout", down)
+    with pytest.raises(TrainingError, match="seed 0: all rollouts of step 1 failed"):
+        await reject(qwen2, folder, steps=2)
+    monkeypatch.setattr(TwoTurnMethod, "rollout", rollout)
+    await reject(qwen2, folder, steps=2)
+    assert [record["kept"] for record in read_jsonl(folder / "rollouts.jsonl")] == [3, 3]
 
 
 async def test_a_training_that_was_killed_begins_anew_when_there_is_more_to_train_on(

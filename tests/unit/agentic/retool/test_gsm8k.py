@@ -82,16 +82,20 @@ def recipe(tmp_path: Path) -> Any:
     return SPEC.load("desk", [f"data.train={tmp_path / 'train.jsonl'}", *keys])
 
 
-def test_the_supervised_baseline_boxes_what_the_sandbox_printed(recipe: Any, tokenizer: Any) -> None:
+def test_the_demonstrations_box_what_the_sandbox_printed(recipe: Any, tokenizer: Any) -> None:
     solve: Any = WORLD.solve
     right = Task("t", CLIPS.question, ("72",), metadata={"program": PROGRAM})
     wrong = Task("u", CLIPS.question, ("73",), metadata={"program": PROGRAM})
     first, last = list(solve(Random(0), recipe, tokenizer, [right, wrong]))
+    write_jsonl(recipe.data.train, [right])
+    assert next(WORLD.demonstrate(Random(0), recipe, tokenizer)) == [first, last]  # type: ignore[misc]
     assert tokenizer.decode(first[1]) == f"```python\n{PROGRAM}\n```\n```output"
     assert tokenizer.decode(last[0]).endswith("```output\n72.0\n```\n")
     assert tokenizer.decode(last[1], skip_special_tokens=True) == "\\boxed{72}"
     with pytest.raises(RecipeError, match=r"metadata\.program.*large-numbers"):
         list(solve(Random(0), recipe, tokenizer, [CLIPS]))
+    with pytest.raises(RecipeError, match="no program of a task prints its answer"):
+        list(solve(Random(0), recipe, tokenizer, [wrong]))
     tags = recipe.model_copy(update={"retool": recipe.retool.model_copy(update={"format": "tags"})})
     with pytest.raises(RecipeError, match=r"retool\.format"):
         list(solve(Random(0), tags, tokenizer, [right]))
