@@ -27,6 +27,7 @@ from core.policy.servers import VLLM
 from core.report import print_summary, write_report
 from core.rollout.method import MethodSpec
 from core.runs.run_folder import RunFolder
+from core.train.memory import settle_dtype
 from core.types import Sampling
 
 
@@ -165,8 +166,11 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
     """
     if options.run is None:
         recipe = spec.load(options.preset or preset, [*options.overrides, f"model.path={options.model}"])
+        out = options.out or Path("runs") / f"{name}-{Path(options.model).name}"
+        if not (options.policy_url or options.serve):
+            recipe = settle_dtype(recipe, out)
         folder = RunFolder.create(
-            options.out or Path("runs") / f"{name}-{Path(options.model).name}",
+            out,
             recipe.dump(),
             may_differ="data rollout algorithm optimizer inference run slime verl departures".split(),
         )

@@ -241,6 +241,24 @@ def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_preset
     assert "note" not in capsys.readouterr().out
 
 
+def test_a_model_without_a_run_keeps_the_dtype_that_it_began_with(run, model, tmp_path, monkeypatch):
+    timed = iter(["bfloat16", "float32"])
+    monkeypatch.setattr("core.train.memory.choose_dtype", lambda config, device: (next(timed), "it is fast here"))
+    words = (
+        "--model",
+        str(model),
+        "--preset",
+        "tiny",
+        "--set",
+        "model.dtype=auto",
+        "--out",
+        str(tmp_path / "evaluated"),
+    )
+    for _ in range(2):
+        make_plan(*words, "--data", str(tmp_path / "dev.jsonl"))
+        assert RunFolder(tmp_path / "evaluated").config["model"]["dtype"] == "bfloat16"
+
+
 @pytest.mark.parametrize(
     ("words", "count", "note"),
     [
