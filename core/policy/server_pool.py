@@ -92,6 +92,8 @@ class ServerPool:
             server.work += work
             try:
                 completion = self._name_versions(await server.policy.generate(prompt_ids, sampling, session))
+                if not completion.token_ids:  # such as of an aborted call, for which vLLM names no weights
+                    return replace(completion, weight_version=str(server.version), earlier_versions=())
                 if await self._has_right_weights(server, completion, began):
                     return completion
                 error = PolicyError(

@@ -23,9 +23,10 @@ from core.policy.base import PolicyError
 from core.policy.http_policy import HTTPPolicy
 from core.policy.scripted import ScriptedPolicy
 from core.policy.server_pool import ServerPool
+from core.policy.sglang import SGLangPolicy
 from core.train import rollout_engine
 from core.train.rollout_engine import make_check
-from core.types import Sampling
+from core.types import Completion, Sampling
 from tests import kit
 from tests.kit import ModelHost
 
@@ -81,6 +82,20 @@ async def test_every_server_gets_the_weights_and_says_so(pool, hosts, models) ->
     for completion in completions:
         assert completion.token_ids == request.completion.token_ids
         assert completion.logprobs == pytest.approx(request.completion.logprobs, abs=1e-6) != start
+
+
+async def test_a_call_that_was_aborted_before_its_first_token_blames_no_server(
+    pool, hosts, models, monkeypatch
+) -> None:
+    """vLLM names no weights then."""
+
+    async def abort(self: SGLangPolicy, *_: object) -> Completion:
+        return Completion((), (), "abort", "default")
+
+    await pool.update_weights(models[0], 3)
+    monkeypatch.setattr(SGLangPolicy, "generate", abort)
+    completion = await pool.generate([1, 2], SAMPLING)
+    assert (completion.finish_reason, completion.weight_version, pool.left_out) == ("abort", "3", 0)
 
 
 async def test_work_goes_where_least_is_waiting(pool, hosts, models) -> None:
