@@ -5,7 +5,8 @@
 A solution marks its computations: `Tom has 2*3=<<2*3=6>>6 apples.` By rule it becomes a program: a sentence is a
 comment, and below it stand its computations, where the result of an earlier line is that line's variable. If the
 program computes the published answer, a number that question and program have once each is made large in both, and the
-program computes the new answer. Nobody computes such an answer in his head.
+program computes the new answer. Left out is what makes that doubtful (`is_plain`, `enlarge`). Nobody computes such an
+answer in his head.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import asyncio
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -43,6 +44,10 @@ _NUMBER = re.compile(r"(?<![\w.,/])[\d.,]*\d(?![\w%/])")
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 AT_ONCE = 64
 """Says how many demonstrations are played with one method, whose processes start once for all of them."""
+_LITERAL = re.compile(r"(?:\d+\.?\d*|\.\d+)")
+WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
+CONSTANTS = frozenset("2 7 12 24 30 52 60 100 365 1000 .5 0.5 .01 0.01".split())
+"""Lists the numbers that a solution may have beside those of its question: halves, days, hours, cents."""
 LARGE = (10_000, 10_000_000)
 """Bounds the numbers that are put in; GSM-Hard's have up to seven digits."""
 
@@ -78,8 +83,8 @@ def list_computations(program: str) -> list[tuple[str, str]]:
     return [(line[0], line[4:]) for line in program.splitlines() if line[1:4] == " = "]
 
 
-def compute(program: str) -> Fraction | None:
-    """Return what a program prints, exactly; None for a division by 0, or what is no arithmetic."""
+def compute(program: str) -> list[Fraction] | None:
+    """Return the results of a program's lines, exactly; None for a division by 0, or what is no arithmetic."""
     values: dict[str, Fraction] = {}
 
     def evaluate(node: ast.expr) -> Fraction:
@@ -99,31 +104,52 @@ def compute(program: str) -> Fraction | None:
             values[name] = evaluate(ast.parse(expression, mode="eval").body)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
         return None
-    return values[name]
+    return list(values.values())
+
+
+def is_plain(program: str, results: Sequence[Fraction], given: Collection[str]) -> bool:
+    """Return whether it is clear where each number of a program comes from.
+
+    Its literals are the question's (`given`) or constants; each is no result, all results differ, and each but the last
+    is used. Else a sentence may have computed in its head, and would go on with the small number's result.
+    """
+    lines = list_computations(program)
+    literals = {number for _, line in lines for number in _LITERAL.findall(line)}
+    used = {name for place, (_, line) in enumerate(lines) for name, _ in lines[:place] if name in line}
+    return (
+        literals <= {*given, *CONSTANTS}
+        and {Fraction(number) for number in literals}.isdisjoint(results)
+        and len(set(results)) == len(results) == len(used) + 1
+    )
 
 
 def enlarge(task: Task) -> Task | None:
     """Return the task with one large number, drawn by its id, or None where the rule above makes none.
 
-    So it is, too, where the new answer is negative or has more than two decimals.
+    So it is, too, where the program is not plain, the answer stays the same, or a result is negative or the answer is
+    not whole.
     """
     program, rng = write_program(task), Random(task.task_id)
-    if program is None or compute(program) != Fraction(task.answers[0].replace(",", "")):
+    results = None if program is None else compute(program)
+    if not program or not results or results[-1] != Fraction(task.answers[0].replace(",", "")):
         return None
-    in_question = Counter(_NUMBER.findall(task.question))
-    in_program = Counter(number for _, line in list_computations(program) for number in re.findall(r"[\d.]+", line))
-    once = [number for number, count in in_question.items() if count == in_program[number] == 1 and number.isdigit()]
+    given = [number.replace(",", "") for number in _NUMBER.findall(task.question)]
+    words = {str(number) for number, word in enumerate(WORDS, 1) if word in task.question.lower().split()}
+    if not is_plain(program, results, {*given, *words}):
+        return None
+    in_program = Counter(number for _, line in list_computations(program) for number in _LITERAL.findall(line))
+    once = [number for number in given if given.count(number) == in_program[number] == 1 and number.isdigit()]
     if not once:
         return None
     small, large = rng.choice(once), str(rng.randrange(*LARGE))
     number = re.compile(rf"(?<![\w.,]){small}(?!\w|[.,]\d)")
+    question, found = number.subn(large, task.question)
     enlarged = number.sub(large, program)
-    answer = compute(enlarged)
-    if answer is None or answer < 0 or (100 * answer).denominator != 1:
+    answers = compute(enlarged)
+    if found != 1 or not answers or min(answers) < 0 or answers[-1] == results[-1] or answers[-1].denominator != 1:
         return None
-    digits = f"{float(answer):.2f}".removesuffix(".00") if answer.denominator > 1 else str(answer)
-    question = number.sub(large, task.question)
-    return replace(task, question=question, answers=(digits,), metadata={"program": enlarged, "small": small})
+    metadata = {"program": enlarged, "small": small}
+    return replace(task, question=question, answers=(str(answers[-1]),), metadata=metadata)
 
 
 async def play(recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Iterable[Task]) -> list[list[Example]]:
