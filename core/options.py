@@ -150,7 +150,8 @@ class Section(BaseModel):
     def _truth_is_no_number(cls, values: Any) -> Any:
         for name, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field is not None and not _takes_truth(field.annotation):
+            parts = value if isinstance(value, list) else [value]
+            if field and any(isinstance(part, bool) for part in parts) and not _takes_truth(field.annotation):
                 raise ValueError(f"{name} must be no truth value; YAML reads on, off, yes and no as such")
         return values
 

@@ -165,17 +165,20 @@ def _models(annotation: Any) -> list[Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-6 and 010 as the numbers that people mean, not as YAML 1.1: a text, and 8. No key is there twice."""
+    """Reads 1e-6 and 010 as decimal numbers; YAML 1.1 has a text, and 8. 0x10 is a text. No key is there twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
+        keys = [(key.tag, key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
         if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {twice[0][1]!r} is there twice", node.start_mark
+            )
         return super().construct_mapping(node, deep)
 
     def construct_integer(self, node: yaml.ScalarNode) -> int | str:
         text = str(self.construct_scalar(node))
-        return int(text) if re.fullmatch(r"[-+]?[0-9_]+", text) else text
+        digits = text.replace("_", "")
+        return int(digits) if re.fullmatch(r"[-+]?[0-9]+", digits) else text
 
 
 _Loader.add_implicit_resolver(

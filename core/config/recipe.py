@@ -380,7 +380,7 @@ class Recipe(Section):
     inference: InferenceSection = InferenceSection()
     reward: Annotated[str | None, FUNCTION] = None
     """Names `def reward(task, answer) -> float`, which may be asynchronous, as package.module.function. What it returns
-    takes the place of the method's own reward."""
+    takes the place of the rollout's own reward. What the method gives its turns stays (`adv_estimator: turn_grpo`)."""
     world: str = "world"
     """Names the module whose World has the demonstrations: WORLD.py in the method's folder, or any module, with dots
     (core/worlds)."""

@@ -100,7 +100,7 @@ def is_same_answer(answer: str, label: str) -> bool:
     found, wanted = parse_number(answer), parse_label(label)
     if found is None or wanted is None:
         return is_same_text(answer, label)
-    if _NAME.search(label) and not _NAME.search(answer) and wanted.unit not in UNITS.values():
+    if _NAME.search(label) and not found.unit and wanted.unit not in UNITS.values():
         return False
     return is_same_number(found, wanted)
 

@@ -30,7 +30,7 @@ _WRAPPED = re.compile(
     r"\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*"
     r"|(?:\\(?:boxed|text(?:bf|rm|it)?|mathbf|mathrm|boldsymbol|bf))? ?\{(.*)\}",
 )
-_EMPHASIS = re.compile(r"(?<![\w*)}\]])(\*{1,3})(?=[^\s*])(.+?)(?<=[^\s*])\1(?![\w*({\[\\])")
+_EMPHASIS = re.compile(r"(?<![\w*)}\]])(\*{1,3})(?=[^\s*])(.{1,200}?)(?<=[^\s*])\1(?![\w*({\[\\])")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _THINK, _END_THINK = "<think>", "</think>"

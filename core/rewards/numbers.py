@@ -18,7 +18,7 @@ TOLERANCE = Decimal("1e-6")
 
 NO_UNITS = frozenset(
     """
-    hundred dozen mio mrd half halves third thirds quarter quarters tenths hundredths
+    hundred thousand million billion trillion dozen mio mrd half halves third thirds quarter quarters tenths hundredths
     and or not but no nor if is plus minus times more less over squared cubed factorial mod pi tau sqrt sin cos tan ln
     log exp inf infinity
     """.split()
@@ -55,7 +55,7 @@ def parse_number(text: str) -> Number | None:
     name, equals, right = unwrap(fold_text(text)).rpartition("=")
     if equals and not _NAME.fullmatch(name):
         return None
-    plain = _SCALE.sub(lambda scale: f"e{SCALES[scale[1].lower()]}", _SEPARATOR.sub(",", unwrap(right)))
+    plain = _SCALE.sub(lambda scale: f"e{SCALES[(scale[1] or scale[2]).lower()]}", _SEPARATOR.sub(",", unwrap(right)))
     match = _NUMBER.fullmatch(plain)
     unit = None if match is None else _read_unit(match["currency"], match["unit"])
     if match is None or unit is None:
@@ -112,8 +112,13 @@ _NUMBER = re.compile(
     rf"|(?<![0-9.])(?:k?m/[sh]|[mgshlLNJWVK]|[A-Za-z]{{2,}}(?:[ /]+[A-Za-z]+){{0,3}}){_SQUARED}"
     rf"|{_TEXT} ?\{{[^{{}}0-9]*\}}{_SQUARED})?"
 )
-_SCALE = re.compile(r"(?<=[0-9]) ?(thousand|million|billion|trillion)\b", re.IGNORECASE)
-_EQUATION = re.compile(r"[^\W\d].*(?:[-+*/^|]|\\cdot|\\times)|(?:[-+*/^|]|\\cdot|\\times).*[^\W\d]")
+_SCALE = re.compile(
+    r"(?<=[0-9])(?:[ ~]|\\[,;:! ])*(?:\\text ?\{ ?(thousand|million|billion|trillion)s? ?\}"
+    r"|(thousand|million|billion|trillion)s?\b)",
+    re.IGNORECASE,
+)
+_OPERATOR = r"(?:[+*/^]|-(?![a-z]{2})|\\cdot|\\times)"
+_EQUATION = re.compile(rf"[^\W\d].*{_OPERATOR}|{_OPERATOR}.*[^\W\d]")
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
 
 

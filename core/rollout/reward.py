@@ -32,7 +32,9 @@ async def call_reward(reward: Reward, task: Task, answer: str) -> float:
 
 
 class RewardedMethod(Method):
-    """Runs a method, and rewards its answers by a function in place of the method's own rewards, those of turns too.
+    """Runs a method, and rewards its answers by a function in place of the method's own reward.
+
+    What the method gives its turns stays, for algorithms that read it.
 
     The answer is the field `answer_field` of a rollout's log; None is "", and so is the answer of a PolicyFault.
     """
@@ -56,8 +58,7 @@ class RewardedMethod(Method):
         if self.answer_field not in trajectory.log:
             raise RolloutError("bad_reward", f"task {task.task_id} ends without an answer that `reward` could look at")
         answer = trajectory.log[self.answer_field] or ""
-        turns = tuple(replace(turn, reward=None) for turn in trajectory.turns)
-        return replace(trajectory, turns=turns, reward=await call_reward(self.reward, task, answer))
+        return replace(trajectory, reward=await call_reward(self.reward, task, answer))
 
     async def close(self) -> None:
         await self.method.close()

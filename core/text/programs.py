@@ -15,6 +15,7 @@ SHELL = frozenset({"bash", "sh", "shell"})
 OUTPUT = "```output"
 """Opens the block in which a model that was taught to reason with tools expects what its program printed."""
 
+_PROGRAM = re.compile(r"(?:python3?|py)[ \t\r]*\n\s*\S", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*```([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -46,7 +47,7 @@ def extract_program(reply: str) -> str:
     # A text in a program may hold a fence, so those count first that begin a line.
     for parts in (re.split(r"^[ \t]*```", reply, flags=re.MULTILINE), reply.split("```")):
         # A fence that only ends has nothing behind it.
-        code = max(parts[1::2], key=lambda text: (text[:2].lower() == "py", len(text)), default=reply) or parts[0]
+        code = max(parts[1::2], key=lambda text: (bool(_PROGRAM.match(text)), len(text)), default=reply) or parts[0]
         program = dedent_program(re.sub(r"\A(?:python3?|py)?[ \t\r]*\n", "", code, flags=re.IGNORECASE))
         if can_parse(program) and not any("```" in outside for outside in parts[::2]):
             break

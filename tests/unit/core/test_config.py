@@ -158,10 +158,13 @@ def test_a_recipe_of_another_method_is_told_before_its_sections(presets):
 def test_a_truth_value_is_no_number(presets, value):
     message = refused(presets, f"optimizer.lr={value}")
     assert "with --set optimizer.lr: optimizer: lr must be no truth value" in message
+    assert "seeds must be no truth value" in refused(presets, f"run.seeds=[1, {value}]")
 
 
 def test_a_number_with_a_zero_before_it_is_decimal(presets):
     assert load(DemoRecipe, presets, "small", ["run.steps=010"]).run.steps == 10
+    assert load(DemoRecipe, presets, "small", ["run.steps=1_0"]).run.steps == 10
+    assert "run.steps" in refused(presets, "run.steps=0x10")
 
 
 def test_evaluation_needs_held_out_tasks(presets):

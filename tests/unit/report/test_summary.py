@@ -240,7 +240,8 @@ def test_the_kept_step_is_in_the_summary_the_page_and_the_terminal(tmp_path: Pat
         metrics = run.open_metrics(seed)
         for step, reward in rewards.items():
             metrics.append({"stage": "eval", "step": step, "reward": reward})
-            (run.checkpoints_path(seed) / f"step-{step:06d}").mkdir(parents=True)
+            if step:
+                (run.checkpoints_path(seed) / f"step-{step:06d}").mkdir(parents=True)
     (run.checkpoints_path(5) / "step-000007").mkdir(parents=True)  # never evaluated
     summary = write_report(run)
     assert summary["kept"]["3"] == {"step": 2, "rewards": {"0": 0.25, "2": 0.75, "4": 0.5}}
@@ -254,4 +255,4 @@ def test_the_kept_step_is_in_the_summary_the_page_and_the_terminal(tmp_path: Pat
     for line in lines:
         assert line in (run.path / "report.html").read_text()
         assert f"{line}\n" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert summary["kept"].keys() == {"3", "4"}
+    assert summary["kept"].keys() == {"3", "4", "6"}

@@ -52,7 +52,7 @@ async def test_the_function_takes_the_place_of_the_methods_reward(reward: Any, l
     assert (await method.rollout(TASK, Roles({}), Sampling())).reward == found
 
 
-async def test_the_function_takes_the_place_of_rewards_of_turns_and_of_the_policys_own_faults() -> None:
+async def test_the_function_rewards_the_policys_own_faults_as_an_empty_answer_and_turns_keep_theirs() -> None:
     turn = Turn("act", (1, 2), Completion((7,), (-1.0,), "stop"), True, reward=1.0)
 
     class Earns(Method):
@@ -63,7 +63,7 @@ async def test_the_function_takes_the_place_of_rewards_of_turns_and_of_the_polic
 
     runner = Runner(RewardedMethod(Earns(), lambda *_: -1.0, "answer"), Roles({}), concurrency=1, deadline_s=9)
     first, fault = [await runner.run_one(TASK, Sampling(seed=seed)) for seed in (0, 1)]
-    assert (first.reward, first.turns[0].reward) == (-1.0, None)
+    assert (first.reward, first.turns[0].reward) == (-1.0, 1.0)
     assert (fault.reward, fault.status, fault.failure) == (-1.0, "truncated", "too_long")
 
 

@@ -36,6 +36,7 @@ def says(reply: str) -> ToolContext:
             "```bash\npip install numpy\n```\n```python\nprint(1)\n```\nIt prints:\n```\nthe first of all numbers\n```",
             "print(1)",
         ),
+        ("```python\n```\nor\n```\nprint(1)\n```", "print(1)"),
         ("1. So:\n   ```python\n   x = 1\n   print(x)\n   ```", "x = 1\nprint(x)"),
         ("```\n\tfor i in a:\n\t\tprint(i)\n\tprint(a)\n```", "for i in a:\n\tprint(i)\nprint(a)"),
         ("s = '```'\nprint(s, '```')", "s = '```'\nprint(s, '```')"),

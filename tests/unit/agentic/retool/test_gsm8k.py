@@ -25,6 +25,7 @@ CLIPS = make_task(
     "In May 48/2 = <<48/2=24>>24 clips, 24 in all.\nThat makes 48 + 24 = $<<48+24=72>>72.",
 )
 PROGRAM = "# In May a clips, a in all.\na = 48/2\n# That makes b.\nb = 48+a\nprint(b)"
+GAMES = make_task("Of 15 games each has 6 parts. How many?", "15*6=<<15*6=90>>90", "90")
 BOXES = make_task("Of 3 boxes each has 500 and 5% more?", "It has 3*500=<<3*500=1500>>1,500.\n1,500+0=<<1500+0=1500>>")
 
 
@@ -44,36 +45,45 @@ def test_a_solution_becomes_a_program_that_computes_what_it_says(task: Task, pro
 
 
 def test_a_program_is_computed_exactly_and_no_other_code_is() -> None:
-    assert compute("a = 1/3\nb = -a*3+.5\nprint(b)") == Fraction(-1, 2)
+    assert compute("a = 1/3\nb = -a*3+.5\nprint(b)") == [Fraction(1, 3), Fraction(-1, 2)]
     for code in ("a = 1/0", "a = 2**9", "a = b", "a = f(1)", "a = 1 +", "a = 'x'"):
         assert compute(f"{code}\nprint(a)") is None
 
 
 def test_one_number_is_large_in_question_and_program_and_the_answer_follows() -> None:
-    boxes = Task("b", BOXES.question, ("1,500",), metadata=BOXES.metadata)
-    made = enlarge(boxes)
+    made = enlarge(GAMES)
     assert made is not None
-    assert made == enlarge(boxes)
+    assert made == enlarge(GAMES)
     small = made.metadata["small"]
-    large = next(word for word in made.question.split() if word.isdigit() and len(word) > 4)
-    assert made.question == boxes.question.replace(small, large, 1)
-    assert made.answers == (str(int(large) * 1500 // int(small)),)
-    assert f"{large}" in made.metadata["program"]
+    (large,) = [word for word in made.question.split() if word.isdigit() and len(word) > 4]
+    assert made.question == GAMES.question.replace(small, large, 1)
+    assert made.answers == (str(int(large) * 90 // int(small)),)
+    assert made.metadata["program"].count(large) == 1
     assert "solution" not in made.metadata
 
 
 @pytest.mark.parametrize(
-    "task",
+    ("question", "solution", "answer"),
     [
-        CLIPS,  # 48 is there twice in the program
-        make_task("Of 3 boxes with 4?", "3*4=<<3*4=12>>12", answer="13"),  # it computes something else
-        make_task("Of 3 boxes, 3 of which have 5% more?", "3*5=<<3*5=15>>15", answer="15"),  # which? 5% is a share
-        make_task("Who has 1 less than 7?", "<<7-1=6>>6 - 8 = <<6-8=-2>>", answer="-2"),
+        ("48 clips and half?", "48/2 = <<48/2=24>>24, so <<48+24=72>>72", 72),
+        ("Of 3 boxes with 15?", "3*15=<<3*15=45>>45", 46),
+        ("Of 3 boxes, 3 of which have 5% more?", "3*5=<<3*5=15>>15", 15),
+        ("Who has 9 less than 8?", "<<8-9=-1>>-1. <<8-9-1=-2>>", -2),
+        ("Of 5 and 3, how many of 9?", "<<5-3=2>>2 more. <<9-4=5>>5", 5),
+        ("Of 5 and 3, how many of 25?", "<<5-3=2>>2 more. 25-9-2=<<25-9-2=14>>14", 14),
+        ("Of 5 and 25?", "<<5+25=30>>30. <<30/6=5>>5 and <<30-25=5>>5", 5),
+        ("Who has 15, at 15% more than 8?", "<<15+8=23>>23", 23),
+        ("Of 15, half of it?", "<<15/2=7.5>>7.5", "7.5"),
     ],
-    ids=["twice", "another answer", "no number of its own", "negative"],
-)
-def test_a_question_that_the_rule_does_not_fit_is_left_out(task: Task) -> None:
-    assert enlarge(task) is None
+    ids=[
+        "a number that is there twice", "another answer", "which number is it", "negative",
+        "a result that is not used", "a number of nowhere", "equal results", "a share of the same number", "not whole",
+    ],
+)  # fmt: skip
+def test_a_question_that_the_rule_does_not_fit_is_left_out(question: str, solution: str, answer: object) -> None:
+    made = enlarge(make_task(question, solution, str(answer)))
+    assert made is None or made.metadata["small"] != "15"
+    assert made is None or question.startswith("Who has 15")
 
 
 @pytest.fixture
@@ -105,9 +115,9 @@ def test_the_command_writes_what_it_makes_and_refuses_tasks_without_solutions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, out = tmp_path / "train.jsonl", tmp_path / "large" / "train.jsonl"
-    write_jsonl(given, [CLIPS, Task("b", BOXES.question, ("1500",), metadata=BOXES.metadata)])
+    write_jsonl(given, [CLIPS, GAMES])
     assert main([str(given), "--out", str(out)]) == 0
-    assert [task.task_id for task in read_tasks(out, require_context=False)] == ["b"]
+    assert [task.task_id for task in read_tasks(out, require_context=False)] == [GAMES.task_id]
     assert "1 tasks of 2" in capsys.readouterr().out
     write_jsonl(given, [Task("t", "Which?", ("1",))])
     assert main([str(given), "--out", str(out)]) == 1
