@@ -185,23 +185,17 @@ class Experts:
     async def ask(
         self, alias: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> ChatReply | ExpertFailure:
-        """Return the reply of `alias`. The ledger keeps the call, also a failed one.
-
-        Raises:
-            RolloutError: the model has a price, and its server counts no tokens.
-        """
+        """Return the reply of `alias`. The ledger keeps the call, also a failed one. A price needs counted tokens."""
         model, declared_s, began = self._model_names[alias], self.declared_latency(alias) or 0.0, time.monotonic()
         try:
             reply = await self._models.ask(model, messages, tools)
         except PolicyError as error:
             self.ledger.append(ExpertCall(alias, model, 0, 0, 0.0, time.monotonic() - began, declared_s, error.kind))
             return ExpertFailure(error.kind, f"{alias} gave no reply ({error.kind})")
-        tokens, price = (reply.prompt_tokens, reply.completion_tokens), self._prices[model]
+        price, tokens = self._prices[model], (reply.prompt_tokens, reply.completion_tokens)
         if not any(tokens) and (price.input or price.output):
-            fix = "Fix: ask a server that counts, or give the model the price 0"
-            raise RolloutError("no_usage", f"{model}: its server counts no tokens (`usage`), so it is free. {fix}")
-        cost = call_cost(price, *tokens)
-        self.ledger.append(ExpertCall(alias, model, *tokens, cost, reply.seconds, declared_s))
+            raise RolloutError("no_usage", f"{model}: its server counts no tokens (`usage`). Fix: give it the price 0")
+        self.ledger.append(ExpertCall(alias, model, *tokens, call_cost(price, *tokens), reply.seconds, declared_s))
         return reply
 
     @property
