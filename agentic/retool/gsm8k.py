@@ -216,12 +216,7 @@ WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
 
 @show_errors(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue data large-numbers", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("tasks", type=Path, help="of tokentrue data download gsm8k: train.jsonl or eval.jsonl")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     given = read_tasks(options.tasks, require_context=False)
     if not any("solution" in task.metadata for task in given):
         raise DataError(f"{options.tasks}: no task has `metadata.solution`. Fix: tokentrue data download gsm8k")
@@ -229,3 +224,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_jsonl(options.out, made)
     print(f"{options.out}: {len(made):,} tasks of {len(given):,}; no number of the others could be made large by rule")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data large-numbers", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("tasks", type=Path, metavar="FILE", help="train.jsonl or eval.jsonl of GSM8K")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    return parser
