@@ -206,8 +206,8 @@ def check_tasks(recipe: ReToolRecipe, tasks: Sequence[Task]) -> None:
         raise RecipeError("retool.format: the demonstrations have fences. Fix: take `fences`, or `warm_start: null`")
     if missing := next((task for task in tasks if "program" not in task.metadata), None):
         raise RecipeError(
-            f"data.train: task {missing.task_id} has no metadata.program to demonstrate. Fix: train on tasks of "
-            "`tokentrue data large-numbers`, or set `warm_start: null`"
+            f"data.train: task {missing.task_id} has no metadata.program to demonstrate. Fix: make tasks by `tokentrue "
+            "data large-numbers data/gsm8k/train.jsonl --out FILE`, or set `warm_start: null`"
         )
 
 
