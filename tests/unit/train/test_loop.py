@@ -144,7 +144,7 @@ async def test_steps_without_a_valid_rollout_are_logged_and_change_no_weight(
     assert [record["step"] for record in (*empty, last)] == [1, 2, 3]
     assert [record["tasks"] for record in (*empty, last)] == [["t0", "t1"], ["t2", "t3"], ["t0", "t1"]]
     assert [(record["failures"], record["rows"], record["reward"]) for record in empty] == [
-        ({"no_tool": 8}, 0, 0.0)
+        ({"no_tool": 8}, 0, None)
     ] * 2
     assert (last["failures"], last["rows"]) == ({}, 8)
     assert last["grad_norm"] > 0
