@@ -5,8 +5,7 @@
 A solution marks its computations: `Tom has 2*3=<<2*3=6>>6 apples.` By rule it becomes a program: a sentence is a
 comment, and below it stand its computations, where the result of an earlier line is that line's variable. If the
 program computes the published answer, a number that question and program have once each is made large in both, and the
-program computes the new answer. Left out is what makes that doubtful (`is_plain`, `enlarge`). Nobody computes such an
-answer in his head.
+program computes the new answer. Left out is what makes that doubtful (`is_plain`, `enlarge`).
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _ANY_NUMBER = re.compile(r"(?<![\w.,])[\d.,]*\d(?!\w)")
 _NUMBER = re.compile(r"(?<![\w.,/])[\d.,]*\d(?![\w%/])")
 """Matches a number that is no share of anything, as 50% or 1/2."""
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-AT_ONCE = 64
-"""Says how many demonstrations are played with one method, whose processes start once for all of them."""
 _LITERAL = re.compile(r"(?:\d+\.?\d*|\.\d+)")
 WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
 CONSTANTS = frozenset("2 7 12 24 30 52 60 100 365 1000 .5 0.5 .01 0.01".split())
 """Lists the numbers that a solution may have beside those of its question: halves, days, hours, cents."""
 LARGE = (10_000, 10_000_000)
 """Bounds the numbers that are put in; GSM-Hard's have up to seven digits."""
+AT_ONCE = 64
+"""Says how many demonstrations are played with one method, whose processes start once for all of them."""
 
 
 def write_program(task: Task) -> str | None:
@@ -60,9 +59,7 @@ def write_program(task: Task) -> str | None:
     lines, name = [], ""
 
     def use_names(text: str) -> str:
-        return re.sub(
-            r"(?<![\w.,])[\d.,]*\d(?!\w)", lambda number: known.get(number[0].replace(",", ""), number[0]), text
-        )
+        return _ANY_NUMBER.sub(lambda number: known.get(number[0].replace(",", ""), number[0]), text)
 
     for sentence in solution.splitlines():
         computed: dict[str, str] = {}
@@ -134,8 +131,8 @@ def enlarge(task: Task) -> Task | None:
     if not program or not results or results[-1] != Fraction(task.answers[0].replace(",", "")):
         return None
     given = [number.replace(",", "") for number in _NUMBER.findall(task.question)]
-    words = {str(number) for number, word in enumerate(WORDS, 1) if word in task.question.lower().split()}
-    if not is_plain(program, results, {*given, *words}):
+    spelled = {str(number) for number, word in enumerate(WORDS, 1) if word in task.question.lower().split()}
+    if not is_plain(program, results, {*given, *spelled}):
         return None
     in_program = Counter(number for _, line in list_computations(program) for number in _LITERAL.findall(line))
     once = [number for number in given if given.count(number) == in_program[number] == 1 and number.isdigit()]

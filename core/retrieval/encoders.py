@@ -49,7 +49,9 @@ STOP_WORDS = frozenset(
 )
 _SPACELESS = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+")
-"""Matches a word, or one character of Thai to Burmese, Khmer, Japanese or Chinese, which put no spaces between them."""
+"""Matches a word, or one character of Thai to Burmese, Khmer, Japanese or Chinese, which put no spaces between words.
+
+The ranges are those of core/rewards/answers.py, which this library does not import."""
 _PAIR_WEIGHT = 0.5
 HASHING_DIMENSION = 1024
 _MULTIPLIERS = np.random.default_rng(0).integers(1 << 63, size=8, dtype=np.uint64) | np.uint64(1)

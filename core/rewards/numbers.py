@@ -16,9 +16,11 @@ from core.rewards.answers import fold_text, unwrap
 TOLERANCE = Decimal("1e-6")
 """Limits the difference of two decimals, as a share of the label. Integers are exact."""
 
-NO_UNITS = frozenset(
+SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+"""Maps words behind digits to the power of ten that they stand for."""
+NO_UNITS = frozenset(SCALES) | frozenset(
     """
-    hundred thousand million billion trillion dozen mio mrd half halves third thirds quarter quarters tenths hundredths
+    hundred dozen mio mrd half halves third thirds quarter quarters tenths hundredths
     and or not but no nor if is plus minus times more less over squared cubed factorial mod pi tau sqrt sin cos tan ln
     log exp inf infinity
     """.split()
@@ -37,8 +39,6 @@ UNITS = {
 }  # fmt: skip
 """Maps signs and words, without the s of the plural, to one form of the same unit."""
 POWERS = {"square": "2", "cubic": "3"}
-
-SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,8 @@ _NUMBER = re.compile(
     rf"|(?<![0-9.])(?:k?m/[sh]|[mgshlLNJWVK]|[A-Za-z]{{2,}}(?:[ /]+[A-Za-z]+){{0,3}}){_SQUARED}"
     rf"|{_TEXT} ?\{{[^{{}}0-9]*\}}{_SQUARED})?"
 )
-_SCALE = re.compile(
-    r"(?<=[0-9])(?:[ ~]|\\[,;:! ])*(?:\\text ?\{ ?(thousand|million|billion|trillion)s? ?\}"
-    r"|(thousand|million|billion|trillion)s?\b)",
-    re.IGNORECASE,
-)
+_WORDS = f"({'|'.join(SCALES)})s?"
+_SCALE = re.compile(rf"(?<=[0-9])(?:[ ~]|\\[,;:! ])*(?:\\text ?\{{ ?{_WORDS} ?\}}|{_WORDS}\b)", re.IGNORECASE)
 _OPERATOR = r"(?:[+*/^]|-(?![a-z]{2})|\\cdot|\\times)"
 _EQUATION = re.compile(rf"[^\W\d].*{_OPERATOR}|{_OPERATOR}.*[^\W\d]")
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")

@@ -121,11 +121,11 @@ async def _sample_successes(
                 if turn.trained and turn.completion.token_ids
             ]
             sampled = len(batch.trajectories)
-            failed = sum(trajectory.status == "failed" for trajectory in batch.trajectories)
             Failures(batch.trajectories).tell(f"step {step + 1}", told)
             for line in health.update(measure_health(batch.tasks, batch.trajectories)):
                 progress.note(f"step {step + 1}: {line}")
-            if failed == sampled:  # such as in an outage: it counts for nothing, and a second start samples it again
+            # Such as in an outage: it counts for nothing, and a second start samples it again.
+            if all(trajectory.status == "failed" for trajectory in batch.trajectories):
                 raise TrainingError(f"seed {seed}: all rollouts of step {step + 1} failed; mend it, and start again")
             log.append(
                 {
