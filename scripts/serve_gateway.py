@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -32,7 +32,7 @@ from core.options import Device, argparse_type, make_command_parser, show_errors
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
 from core.rollout.rows import make_rows
-from core.runs.files import JsonlLog, Record, read_jsonl
+from core.runs.files import JsonlLog, Record, hold_lock, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.serving import add_address_options, listen, read_api_key
 from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def run(options: argparse.Namespace) -> None:
     """Serve until the process is ended."""
     api_key = read_api_key(options.host, options.api_key_file)
-    with listen(options.host, options.port) as listener:
+    with listen(options.host, options.port) as listener, hold_record(options.record):
         if options.policy_key_file is not None and options.policy_url is None:
             raise ValueError("--policy-key-file goes with --policy-url, the server that takes the key")
         folder = resolve(options.model, weights=options.policy_url is None)
@@ -75,6 +75,19 @@ async def run(options: argparse.Namespace) -> None:
                 host, port = listener.getsockname()[:2]
                 print(f"serving {options.model} on http://{host}:{port}", flush=True)
                 await asyncio.Event().wait()
+
+
+@contextmanager
+def hold_record(folder: Path | None) -> Iterator[None]:
+    """Hold a folder for one gateway: a second one would cut off what the first is writing."""
+    if folder is None:
+        yield
+        return
+    try:
+        with hold_lock(folder / ".lock"):
+            yield
+    except BlockingIOError:
+        raise ValueError(f"--record {folder}: another gateway records there; give a folder of its own") from None
 
 
 def open_record(

@@ -213,7 +213,8 @@ def create_folder(options: argparse.Namespace, name: str, settings: Mapping[str,
     models = {model: getattr(options, model) for model in ("model", "untrained") if model in options}
     digests = {model: digest for model, path in models.items() if (digest := weights_digest(path))}
     sampling = {"temperature": options.temperature, "top_p": options.top_p}
-    config = {**settings, **models, **({"weights": digests} if digests else {}), "sampling": sampling}
+    context = {"context": given} if (given := vars(options).get("context")) else {}
+    config = {**settings, **models, **({"weights": digests} if digests else {}), "sampling": sampling, **context}
     return RunFolder.create(options.out or Path("runs") / name, config, may_differ=["recipe.departures"])
 
 

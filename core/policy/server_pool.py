@@ -1,9 +1,10 @@
 """Spreads calls over the servers that sample for one trainer, and gives each of them the trainer's weights.
 
 A session stays on the server that holds its prefix; it moves once, if that server has more than twice the work of
-another. While a server gets weights, and until they are checked, it gets no calls. A reply from older weights than the
-call began with is refused, and so is one from weights that failed their check. A server that fails, or whose reply
-is refused, is left out, and its calls go to the others. It comes back when it is healthy and has the present weights.
+another, and where that server takes long over new weights. While a server gets weights, and until they are checked, it
+gets no calls. A reply from older weights than the call began with is refused, and so is one from weights that failed
+their check. A server that fails, or whose reply is refused, is left out, and its calls go to the others. It comes back
+when it is healthy and has the present weights.
 """
 
 from __future__ import annotations
@@ -159,10 +160,15 @@ class ServerPool:
         await asyncio.gather(*(server.policy.close() for server in self._servers))
 
     async def _choose(self, session: str | None) -> _Server:
-        """Return the server that a call goes to; wait for its home, or else for any, while it takes no calls."""
+        """Return the server that a call goes to; wait for its home half the time, then for any that takes calls."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._wait_until(lambda: self._can_choose(session))
+                try:
+                    async with asyncio.timeout(self._timeout_s / 2):
+                        await self._wait_until(lambda: self._can_choose(session))
+                except TimeoutError:
+                    self._homes.pop(session or "", None)
+                    await self._wait_until(lambda: self._can_choose(session))
         except TimeoutError:
             urls = ", ".join(server.policy.url for server in self._servers)
             raise PolicyError("unavailable", f"none of {urls} came back within {self._timeout_s:g} s") from None

@@ -203,7 +203,8 @@ def make_encoder(name: str, device: str = "auto") -> Encoder:
     if not model and family not in FAMILIES:
         model = name
         words = f"-{re.sub(r'[^a-z0-9]+', '-', Path(model).name.lower())}-"
-        family = next((known for known in FAMILIES if f"-{known}-" in words), "")
+        # Relatives such as e5-mistral-7b-instruct pool otherwise, or have other prefixes.
+        family = next((known for known in FAMILIES if f"-{known}-" in words and "-instruct-" not in words), "")
     if family not in FAMILIES:
         known = ", ".join(("hashing", *FAMILIES))
         raise EncoderError(f"encoder {name!r}: not one of {known}; for another model write FAMILY=PATH_OR_HUB_ID")

@@ -139,7 +139,12 @@ def load_index(path: Path, corpus: Corpus, encoder: Encoder, options: IndexOptio
         )
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise IndexFileError(f"{path}: not an index of inner products; build it with METRIC_INNER_PRODUCT")
-    kind = "hnsw" if isinstance(index, faiss.IndexHNSW) else "ivf" if isinstance(index, faiss.IndexIVF) else "flat"
+    classes = {"hnsw": faiss.IndexHNSW, "ivf": faiss.IndexIVF, "flat": faiss.IndexFlat}
+    kind = next((kind for kind, known in classes.items() if isinstance(index, known)), None)
+    if kind is None:  # such as one of codes, or with ids of its own, which are no lines of the corpus
+        raise IndexFileError(
+            f"{path}: an {type(index).__name__}; build an {', '.join(classes)} one, without other steps"
+        )
     if kind != options.kind:
         raise IndexFileError(f"{path}: an index of kind {kind}, not {options.kind}; give --kind {kind}")
     if isinstance(options, IvfOptions):
@@ -165,7 +170,7 @@ class Retriever:
         """Return the best passages of each query, best first, at most its top k; none for a query without a word.
 
         Only queries with the same k are searched together, because an approximate index may find other passages for
-        another k. So the passages of a query do not depend on the queries beside it.
+        another k. So the queries beside a query change its scores by rounding alone, and its passages where scores tie.
         """
         vectors = self.encoder.encode(queries, "query")
         found: list[list[ScoredPassage]] = [[] for _ in queries]

@@ -20,6 +20,7 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import Encoder, Vectors
 from core.retrieval.index import FlatOptions, IndexFileError, IndexOptions, Progress, Retriever, build_index, load_index
 from core.runs.files import hold_lock
+from core.runs.inputs import describe_weights
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 _PROBE = "The river that runs through the old town of Bamberg in Bavaria is called Regnitz."
@@ -42,6 +43,8 @@ class IndexManifest(BaseModel):
     corpus_sha256: str
     probe: list[float]
     """Holds the encoder's vector of a fixed text; it reveals other weights or prefixes under the same name."""
+    encoder_weights: str = ""
+    """Holds the hashes of a local encoder's weights: a short training hardly moves the vector of one text."""
     index_bytes: int
     faiss: str
 
@@ -109,6 +112,7 @@ def _build_folder(folder: Path, corpus: Corpus, encoder: Encoder, options: Index
                 corpus=str(corpus.path),
                 corpus_sha256=corpus.sha256,
                 probe=_encode_probe(encoder).round(5).tolist(),
+                encoder_weights=describe_weights(Path(encoder.name)),
                 index_bytes=(partial / INDEX_FILE).stat().st_size,
                 faiss=faiss.__version__,
             )
@@ -153,6 +157,12 @@ def _check_manifest(folder: Path, corpus: Corpus, encoder: Encoder, options: Ind
                 f"{folder}: {name}: {theirs} in the index, built from {manifest.corpus} with {manifest.encoder}, but "
                 f"{ours} with {corpus.path} and {encoder.name}; {_suggest_fix(folder)}"
             )
+    now = describe_weights(Path(encoder.name))
+    if now and manifest.encoder_weights not in ("", now):
+        raise IndexFileError(
+            f"{folder}: encoder: the weights in {encoder.name} are not those that the index was built with "
+            f"({manifest.encoder}); {_suggest_fix(folder)}"
+        )
     cosine = float(np.dot(np.asarray(manifest.probe, np.float32), _encode_probe(encoder)))
     if cosine < _SAME_ENCODER:
         raise IndexFileError(

@@ -2,7 +2,7 @@ r"""Grades a mathematical answer: as a number, as words, by math-verify, then, i
 
 | rule | decides | because |
 |---|---|---|
-| number | label and answer are numbers, whatever their form: 073, $73$, 1,000, 18 cm | AIME and DAPO have no others |
+| number | label and answer are numbers, in any form: 073, $73$, 1,000, 18 cm, 55_8 | AIME and DAPO have no others |
 | text | the label is words: Monday | math-verify takes a word for a product of its letters |
 | math_verify | any other expression | it runs in a process that can be killed (math_verifier.py) |
 | judge | no rule found the two equal, and the label is no integer | used if one is given (judge.py) |
@@ -106,6 +106,8 @@ def grade_by_rules(answer: str, answers: Sequence[str]) -> Grade | None:
         wanted, plain_label = parse_label(label), unwrap(fold_text(label))
         if wanted is not None and (found is not None or (parse_integer(label) and _ARITHMETIC.search(plain))):
             right, by = found is not None and is_same_number(found, wanted), "number"
+        elif _BASED.fullmatch(plain) or _BASED.fullmatch(plain_label):
+            right, by = _drop_base_ten(plain) == _drop_base_ten(plain_label), "number"
         elif _WORDS.fullmatch(plain_label):
             right = is_same_text(answer, label)
         else:
@@ -116,6 +118,12 @@ def grade_by_rules(answer: str, answers: Sequence[str]) -> Grade | None:
     return None if is_open else Grade(False, by, parse_integer(answer) or answer)
 
 
+def _drop_base_ten(text: str) -> str:
+    return re.sub(r"[{},\s]|_\{?10\}?$", "", text.rpartition("=")[2])
+
+
+_BASED = re.compile(r"\d[\dA-Z, ]*_(?:\d+|\{\d+\})")
+"""Matches digits with their base, as in `55_8`, which math-verify takes for 55."""
 _WORDS = re.compile(
     r"(?=.*[^\W\d_]{3}|no\b)(?!.*\b(?:sin|cos|tan|log|exp|sqrt|inf)\b)[^\W\d_][^\d\\{}()^_+=*/<>|\[\]]*", re.IGNORECASE
 )

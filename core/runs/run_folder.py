@@ -277,13 +277,16 @@ class RunFolder:
         return None if step is None else saved[step]
 
     def list_unfinished(self) -> list[str]:
-        """Say of each seed whose training has not reached its last step how far it is."""
+        """Say of each seed whose training, or rejection sampling, is of other steps than the last how far it is."""
         told, steps = [], self.config.get("run", {}).get("steps", 0)
         for seed in self.seeds:
             path = self.find_trained(seed, "last")
             if (path or self.read_metrics(seed)) and int(path.name.removeprefix("step-") if path else 0) < steps:
                 newest = path.name if path else "not there yet"
                 told.append(f"seed {seed} has not finished training; its newest checkpoint is {newest}")
+            sampled = sum(1 for _ in read_jsonl(self.rejection_path(seed) / "rollouts.jsonl"))
+            if sampled not in (0, steps):
+                told.append(f"seed {seed}: its rejection sampling has {sampled} of {steps} steps")
         return told
 
     @property
@@ -315,7 +318,8 @@ class RunFolder:
             lines = "\n".join(f"  {line}" for line in changes)
             raise RunFolderError(
                 f"{self.path}: what this run rests on has changed since it began:\n{lines}\nPut the files back; or go "
-                "on with the new ones by --accept-changes, which inputs.json records; or choose another --out"
+                "on with the new ones by --accept-changes, which inputs.json records (what is trained stays, such as a "
+                "warm start); or choose another --out"
             )
         if begun and not recorded["files"]:
             logger.warning("%s began without hashes of its data and model; those of today are recorded", self.path)

@@ -288,8 +288,8 @@ def context_length(recipe: Recipe, config: ModelConfig) -> int:
     except ValueError as error:
         raise RecipeError(f"model.{error}") from error
     inference = recipe.inference
-    # Replicas of our engine are told max_model_len and kv_tokens, unless replica_args says otherwise.
-    told = inference.engine == "embedded" and recipe.model.max_model_len and "--kv-tokens" not in inference.replica_args
+    # Replicas of our engine are told kv_tokens, unless replica_args says otherwise.
+    told = inference.engine == "embedded" and "--kv-tokens" not in inference.replica_args
     if context > inference.kv_tokens and (told or not inference.replicas) and not inference.servers:
         raise RecipeError(
             f"inference.kv_tokens {inference.kv_tokens} is less than the context of {context} tokens; raise it, "

@@ -9,6 +9,7 @@ that a curriculum could follow.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -92,6 +93,7 @@ async def _sample_successes(
     done = len(records)
     if done >= recipe.run.steps:
         return
+    shutil.rmtree(log.path.with_name(".model.partial"), ignore_errors=True)  # trained on fewer examples
     if records:
         stream.cursor = records[-1]["cursor"]
     engine = open_engine(

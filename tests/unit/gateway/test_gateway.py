@@ -24,7 +24,7 @@ from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.runs.record import read_rollouts
 from core.types import Sampling
-from scripts.serve_gateway import open_record
+from scripts.serve_gateway import hold_record, open_record
 from tests.kit import script_policy
 
 from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, WRITERS
@@ -648,6 +648,13 @@ async def test_finished_sessions_are_recorded_token_for_token(tmp_path):
         assert rollout.log["wire"] == [{"event": "verbatim", "turn": 2}]
         assert list(DriftChecker(model.tokenizer).check(rollout, name)) == []
     assert [rollout.group for rollout in read_rollouts(tmp_path / "rollouts.jsonl.gz")] == [0, 1]
+
+
+def test_a_record_has_one_gateway_at_a_time(tmp_path):
+    with hold_record(tmp_path), pytest.raises(ValueError, match="another gateway records there"):
+        hold_record(tmp_path).__enter__()
+    with hold_record(tmp_path), hold_record(None):
+        pass
 
 
 async def test_an_idle_session_is_finished_and_told():

@@ -257,6 +257,19 @@ async def test_a_server_gets_no_calls_before_its_new_weights_are_checked(pool, h
     assert (await stays, hosts[0].calls) == ("2", 2)
 
 
+async def test_a_session_moves_when_its_server_takes_long_over_new_weights(pool, hosts, models, monkeypatch) -> None:
+    await pool.update_weights(models[0], 1)
+    await call(pool, "at home")  # on the first host
+    check = SlowCheck(hosts[0], passes=True)
+    update = asyncio.create_task(pool.update_weights(models[1], 2, check))
+    await until(lambda: all(host.engine.weight_version.endswith("-2") for host in hosts))
+    monkeypatch.setattr(pool, "_timeout_s", 1.0)
+    assert [await call(pool, "at home") for _ in range(2)] == ["2", "2"]
+    assert (hosts[0].calls, pool.left_out) == (1, 0)
+    check.gate.set()
+    await update
+
+
 @pytest.mark.parametrize("passes", [True, False])
 async def test_a_reply_of_weights_that_came_during_the_call_waits_for_their_check(pool, hosts, models, passes) -> None:
     await pool.update_weights(models[0], 1)

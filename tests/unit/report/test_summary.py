@@ -161,7 +161,8 @@ def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) 
     metrics = empty.open_metrics(2)
     metrics.append({"stage": "train", "step": 1, "reward": 0.5})
     metrics.close()
-    empty.seed_path(3).mkdir()  # as a baseline, or a backend that keeps its checkpoints elsewhere, leaves it
+    empty.rejection_path(3).mkdir(parents=True)  # a baseline, or a backend that keeps its checkpoints elsewhere
+    (empty.rejection_path(3) / "rollouts.jsonl").write_text('{"step": 1}\n')
     write_report(empty)
     assert "- seed 1 has not finished training; its newest checkpoint is step-000015" in (
         text := (empty.path / "table.md").read_text()
@@ -169,6 +170,7 @@ def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) 
     assert "- seed 2 has not finished training; its newest checkpoint is not there yet" in text
     assert "seed 0" not in text
     assert "seed 3 has" not in text
+    assert "- seed 3: its rejection sampling has 1 of 20 steps" in text
 
 
 def test_what_was_evaluated_of_a_run_is_measured_by_what_has_trained(empty: RunFolder) -> None:

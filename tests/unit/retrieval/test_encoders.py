@@ -62,7 +62,7 @@ def test_scripts_without_spaces_and_accents_are_found(asked: str, right: str, ot
     assert query @ found > 0.4 > 0.35 > query @ missed
 
 
-@pytest.mark.parametrize("name", ["/mnt/node5/bge-base", "/data/e5/bge-base", "node5-model"])
+@pytest.mark.parametrize("name", ["/mnt/node5/bge-base", "/data/e5/bge-base", "node5-model", "e5-mistral-7b-instruct"])
 def test_no_other_part_of_a_path_names_the_family(name: str):
     with pytest.raises(EncoderError, match="FAMILY=PATH"):
         make_encoder(name)

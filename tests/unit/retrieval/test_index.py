@@ -16,6 +16,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from core.retrieval.corpus import Corpus, CorpusError
 from core.retrieval.encoders import HashingEncoder
@@ -132,11 +133,39 @@ def test_a_faiss_file_made_elsewhere(corpus: Corpus, tmp_path: Path):
         write(faiss.IndexFlatIP(512), rows=100)
     with pytest.raises(IndexFileError, match="inner products"):
         write(faiss.IndexFlatL2(512))
+    numbered = faiss.IndexIDMap(faiss.IndexFlatIP(512))
+    numbered.add_with_ids(np.eye(200, 512, dtype=np.float32), np.arange(200)[::-1].copy())
+    faiss.write_index(numbered, str(path))
+    with pytest.raises(IndexFileError, match="an IndexIDMap; build an hnsw, ivf, flat one"):
+        open_index(path, corpus, ENCODER, FlatOptions(), no_progress)
     with pytest.raises(IndexFileError, match="--kind hnsw"):
         write(faiss.IndexHNSWFlat(512, 4, faiss.METRIC_INNER_PRODUCT))
     faiss.write_index(faiss.IndexFlatIP(8), str(path))
     with pytest.raises(IndexFileError, match=r"dimension 8.*gives 512"):
         open_index(path, corpus, ENCODER, FlatOptions(), no_progress)
+
+
+def test_an_encoder_that_was_trained_further_is_another_one(corpus: Corpus, tmp_path: Path):
+    class Local(HashingEncoder):
+        """It encodes alike whatever its weights are, as after a short training."""
+
+        name = str(tmp_path / "encoder")
+
+        def __init__(self) -> None:
+            self.dimension = 512
+
+    def open_with(weight: float | None) -> None:
+        if weight is not None:
+            save_file({"w": np.full(4, weight, np.float32)}, tmp_path / "encoder" / "model.safetensors")
+        open_index(tmp_path / "index", corpus, Local(), FlatOptions(), no_progress)
+
+    (tmp_path / "encoder").mkdir()
+    open_with(1.0)
+    open_with(1.0)
+    with pytest.raises(IndexFileError, match="are not those that the index was built with"):
+        open_with(2.0)
+    (tmp_path / "encoder" / "model.safetensors").unlink()  # as where the hub's id stands for it
+    open_with(None)
 
 
 def test_a_bad_line_leaves_no_index(tmp_path: Path):

@@ -91,6 +91,23 @@ def test_the_rules_leave_expressions_to_others_but_for_arithmetic_that_nobody_ha
     assert grade("I do not know", ["73"]) == Grade(False, "no_answer", None)
 
 
+@pytest.mark.parametrize(
+    ("answer", "label", "right"),
+    [
+        ("55_9", "55_8", False),
+        ("55", "55_8", False),
+        ("55_8", "55", False),
+        ("21", "10101_2", False),
+        ("1A3_{16}", "1A3_16", True),
+        ("n = 4210_5", "4210_{5}", True),
+        ("55_{10}", "55", True),
+        ("10,111_2", "10111_2", True),
+    ],
+)
+def test_digits_count_with_their_base(answer: str, label: str, right: bool) -> None:
+    assert grade(rf"\boxed{{{answer}}}", [label]) == Grade(right, "number", answer)
+
+
 @asynccontextmanager
 async def open_grader(**options: Any) -> AsyncIterator[MathGrader]:
     grader = MathGrader(**{"timeout_s": 60, **options})
