@@ -125,6 +125,8 @@ async def evaluate_cell(
             )
         result = make_result(cell, samples)
         log.sync()
+        if (before := folder.evaluation_path / cell.file).is_file() and EvalResult.load(before).n > result.n:
+            print(f"note: {cell}: this result of {result.n} tasks replaces one of more, whose samples stay", flush=True)
         folder.save_evaluation(result)
     finally:
         log.close()
