@@ -34,18 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
     """Return the tasks of all environments. Raises RecipeError if there is none, and as an environment does."""
-    tasks = []
+    found = list[list[Task]]()
     for name, entry in recipe.agent.agents.items():
         if entry.environment is None or not entry.environment.has_tasks:
             continue
         environment = entry.environment.open(f"agent.agents.{name}.environment", entry.max_turns)
+        found.append([])
         try:
             for index in indices:
                 prompt, key = await environment.read_task(index)
                 about = {"agent": name, "environment": entry.environment.kind, "index": index, "key": key}
-                tasks.append(Task(f"{name}-{index}", prompt, (), metadata=about))
+                found[-1].append(Task(f"{name}-{index}", prompt, (), metadata=about))
         finally:
             await environment.close()
+    tasks = [task for tasks in zip(*found, strict=True) for task in tasks]  # an evaluation may take the first few
     if without := sum(task.metadata["key"] is None for task in tasks):
         print(f"note: {without} tasks begin anew at each reset, so nothing tells whether they change")
     if not tasks:

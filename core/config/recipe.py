@@ -308,6 +308,7 @@ class RunSection(Section):
     seeds: tuple[NonNegativeInt, ...] = Field((0,), min_length=1)
     eval_every: NonNegativeInt = 0
     eval_tasks: PositiveInt = 64
+    """Limits the held-out tasks of an evaluation while training: the first of `data.eval`, in the order of the file."""
     eval_temperature: NonNegativeFloat = 1.0
     eval_top_p: Share = 0.7
     save_every: PositiveInt = 10
@@ -460,6 +461,18 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _no_key_is_passed_over(self) -> Self:
         kept, n, optimizer = self.algorithm.update_group_size, self.rollout.group_size, self.optimizer
+        if self.rollout.top_k == 0:
+            raise ValueError("rollout.top_k=0 leaves no token to sample; -1 switches it off")
+        if n == 1 and (estimator := self.algorithm.adv_estimator) not in (*WITHOUT_MEAN, "gigpo"):
+            raise ValueError(
+                f"rollout.group_size=1 leaves nothing to compare: with adv_estimator={estimator} every advantage is 0; "
+                f"raise it, or set algorithm.adv_estimator to {' or '.join(WITHOUT_MEAN)}"
+            )
+        if self.algorithm.kl_loss_coef and self.algorithm.kl_loss_type == "k1":
+            raise ValueError(
+                "algorithm.kl_loss_type=k1 has the same gradient whatever the start model is; set kl_loss_coef=0 and "
+                "kl_coef, which takes it from the reward, or kl_loss_type=low_var_kl"
+            )
         if kept is not None and kept >= n:
             raise ValueError(f"algorithm.update_group_size={kept} leaves none out of rollout.group_size={n}; lower it")
         if optimizer.lr_decay_steps and optimizer.lr_scheduler_type == "constant":

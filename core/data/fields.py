@@ -11,15 +11,18 @@ from typing import Any
 
 from core.data.files import SourceLocation
 from core.rewards.answer_grader import is_accepted
-from core.rewards.answers import unwrap
+from core.rewards.answers import SPACELESS, unwrap
 
 Chat = tuple[tuple[Mapping[str, str], ...], str, str | None]
 """Holds the messages before the last question, that question, and the reply after it, if there is one."""
 
 _SOLUTION = re.compile(r"(?:\A|\s)####\s*(\S.*)\Z")
 """Finds the final answer that ends a solution of GSM8K."""
+_CHAT_AS_TEXT = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content)["']""")
+"""Finds what pandas or a CSV file makes of messages."""
 _ENVIRONMENT = re.compile(r"\\begin\{(\w+)\}.*\\end\{\1\}", re.DOTALL)
 """Finds a matrix or the like, whose rows may be lines."""
+_WORD = re.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]+")
 MAX_WORDS = 100
 """Limits the words of a final answer; the longest of MATH, DeepMath, HotpotQA and MuSiQue have about 20."""
 MESSAGE_KEYS = ("role", "content", "tool_calls")
@@ -118,7 +121,9 @@ class Fields:
     def chat(self, name: str, *, may_reply: bool = False) -> Chat:
         """Read a question: a text, or messages, of which the user's last one is the question."""
         if not isinstance(self.take(name), list):
-            return (), self.text(name), None
+            if _CHAT_AS_TEXT.match(text := self.text(name)):
+                raise self.error(name, f"holds messages written as text: {text!r:.60}", "write a list, in JSON lines")
+            return (), text, None
         messages, reply = list(self.messages(name)), None
         if may_reply and messages and messages[-1]["role"] == "assistant":
             reply = messages.pop()["content"]
@@ -187,7 +192,7 @@ class Fields:
 
 def _describe_solution(answer: str) -> str | None:
     """Say why a text cannot be a final answer; None if it can."""
-    lines, words = len(_ENVIRONMENT.sub("", answer).splitlines()), len(answer.split())
+    lines, words = len(_ENVIRONMENT.sub("", answer).splitlines()), len(_WORD.findall(answer))
     if lines > 1 or words > MAX_WORDS:
         return f"a text of {lines} lines" if lines > 1 else f"a text of {words} words"
     if "\\boxed" in unwrap(answer):

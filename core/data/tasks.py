@@ -101,7 +101,8 @@ def convert_records(
     notes, check = options.get("notes"), options.get("check")
     for number, (location, record) in enumerate(records):
         fields = Fields(record, location)
-        task = _choose_converter(record, location)(fields, options.get("short_answers", True))
+        convert = _choose_converter(record, location)
+        task = convert(fields, options.get("short_answers", True))
         if options.get("require_context", True) and not task.context.strip():
             raise location.error(
                 "context", "is missing, empty or no text", "give the document that the question is about"
@@ -117,7 +118,8 @@ def convert_records(
         if task.task_id in task_ids:
             raise location.error("task_id", f"{task.task_id!r} occurs twice", "make ids unique within the file")
         task_ids.add(task.task_id)
-        identity = _identify(task) if options.get("distinct") or notes is not None else b""
+        numbers_count = convert is _convert_own or not task.answers
+        identity = _identify(task, numbers_count) if options.get("distinct") or notes is not None else b""
         repeated = bool(identity) and identity in seen
         seen.add(identity)
         if notes is not None:
@@ -142,9 +144,12 @@ def read_tasks(
     return tasks
 
 
-def _identify(task: Task) -> bytes:
-    """Return a hash of all that makes a task what it is: not its id, nor metadata that number it."""
-    metadata = {name: value for name, value in task.metadata.items() if name not in NUMBERING}
+def _identify(task: Task, numbers_count: bool) -> bytes:
+    """Return a hash of all that makes a task what it is: not its id, nor metadata that number a record of other tools.
+
+    A number in our own format, or beside no answer, is for an agent or an environment, and says which task it is.
+    """
+    metadata = {name: value for name, value in task.metadata.items() if numbers_count or name not in NUMBERING}
     parts = (task.question, task.answers, task.context, task.earlier_messages, metadata)
     return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).digest()
 
@@ -298,8 +303,12 @@ def _convert_any(read: Fields, short: bool) -> Task:
         raise read.error("answer", "is missing", 'add the final answer, such as "answer": "72"')
     if reply is not None:
         read.notes.add("the last reply is the answer" if answer is None else "the reply after the question is not used")
-    nested = isinstance(read.values.get("metadata"), Mapping)
-    metadata = read.open("metadata").all() if nested else read.keep("metadata")
+    metadata = read.values.get("metadata")
+    if isinstance(metadata, str) and metadata.lstrip().startswith("{"):
+        raise read.error(
+            "metadata", f"is an object written as text: {metadata!r:.60}", "write an object, in JSON lines"
+        )
+    metadata = read.open("metadata").all() if isinstance(metadata, Mapping) else read.keep("metadata")
     return Task(
         task_id=read.name(read.first(("task_id", "id")) or "id") or "",
         question=question,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -29,6 +30,8 @@ from core.rollout.method import RolloutError
 from core.text.tool_calls import ToolSchema
 from core.types import Task
 
+logger = logging.getLogger(__name__)
+
 START_S = 300.0
 """Limits the seconds until a started server answers."""
 
@@ -42,6 +45,7 @@ class OpenEnvEnvironment(AgentEnvironment):
         self._started = ExitStack()
         self._url: asyncio.Task[str] | None = None
         self._free = asyncio.Semaphore(entry.sessions)
+        self._told = False
 
     def _start(self) -> str:
         if self.entry.url is not None:
@@ -56,6 +60,12 @@ class OpenEnvEnvironment(AgentEnvironment):
         """Yield a new episode of the environment."""
         if self._url is None:
             self._url = asyncio.create_task(asyncio.to_thread(self._start))
+        if self._free.locked() and not self._told:
+            self._told = True
+            about = (
+                "%s: sessions=%d, so rollouts wait for one another, and their rollout.deadline_s goes on; raise it if "
+            )
+            logger.warning(about + "the server plays more, or lower rollout.concurrency", self.key, self.entry.sessions)
         async with self._free, aiohttp.ClientSession() as http, AsyncExitStack() as stack:
             try:
                 url = await asyncio.shield(self._url)

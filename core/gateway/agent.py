@@ -157,9 +157,10 @@ class AgentMethod(Method):
         outcome, failure = Outcome(""), None
         try:
             returned = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id, session=session))
-            outcome = Outcome(returned) if isinstance(returned, str) else returned
-            if not isinstance(outcome, Outcome):
+            given = Outcome(returned) if isinstance(returned, str) else returned
+            if not isinstance(given, Outcome):
                 raise TypeError(f"the agent returned {returned!r}, which is no text"[:200])
+            outcome = given
         except Exception as error:  # an agent fails in its own ways
             failure = error
         finally:

@@ -14,7 +14,7 @@ from core.gateway.messages import MessageRole, WireMessage, refuse
 from core.gateway.settings import History
 from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
 from core.text.conversation import Message, Renderer
-from core.text.tokenizer import Ids, Tokenizer, special_ids
+from core.text.tokenizer import Ids, Tokenizer, end_ids, special_ids
 from core.text.tool_calls import CallError, ToolCall, ToolSchema, parse_json
 from core.types import Completion
 
@@ -28,7 +28,7 @@ class Transcriber:
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer, options)
         self.call_format: CallFormat | None = detect_format(tokenizer)
-        self._ends = frozenset(tokenizer.all_special_ids)
+        self._ends = end_ids(tokenizer)
         self._checked_tools: deque[tuple[ToolSchema, ...]] = deque(maxlen=64)
         self._special_texts = [tokenizer.decode([i]) for i in sorted(special_ids(tokenizer))]
 

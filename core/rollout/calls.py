@@ -9,7 +9,7 @@ from typing import Any
 
 from core.text.call_formats import Reply, need_format, read_reply
 from core.text.conversation import Renderer
-from core.text.tokenizer import Ids, encode_text
+from core.text.tokenizer import Ids, encode_text, end_ids
 from core.text.tool_calls import ToolSchema, check_call
 from core.types import Turn
 
@@ -51,7 +51,10 @@ class TemplateCalls(TurnFormat):
 
     def read_calls(self, prompt: Ids, reply: Ids) -> Reply:
         """Read a reply to a prompt; one with a call that does not fit its tool has an error in place of calls."""
-        text = self.renderer.tokenizer.decode(self.renderer.sampled_message(reply, prompt).ids)
+        ids = self.renderer.sampled_message(reply, prompt).ids
+        if ids and ids[-1] in end_ids(self.renderer.tokenizer):  # a second one, which the template does not write
+            ids = ids[:-1]
+        text = self.renderer.tokenizer.decode(ids)
         read = read_reply(text, self._format, self.schemas)
         error = next((error for call in read.calls if (error := check_call(call, self.schemas))), None)
         return replace(read, calls=(), error=error) if error else read

@@ -11,9 +11,10 @@ import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import stdev
-from typing import Any
+from typing import Any, cast
 
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, PolicyFault, Regrade, RolloutError
@@ -148,14 +149,27 @@ def failed_trajectory(task_id: str, kind: str, message: str) -> Trajectory:
 
 
 def check_reward(trajectory: Trajectory) -> Trajectory:
-    """Return the trajectory; one whose reward is no finite number has failed as `bad_reward`."""
-    try:
-        if trajectory.status == "failed" or math.isfinite(trajectory.reward):  # type: ignore[arg-type]
-            return trajectory
-    except TypeError:
-        pass  # it is None, for example
-    error = f"task {trajectory.task_id}: the reward is {trajectory.reward!r}, and must be a finite number"
-    return failed_trajectory(trajectory.task_id, "bad_reward", error)
+    """Return the trajectory with plain numbers: NumPy's float32 and the like do not mix with others in `statistics`.
+
+    One whose reward is no finite number has failed as `bad_reward`, and so has one with such a metric as `bad_metrics`.
+    """
+    if trajectory.status == "failed":
+        return trajectory
+    numbers = {"reward": trajectory.reward, **{f"metric {name}": n for name, n in trajectory.metrics.items()}}
+    plain = [_to_number(value) for value in numbers.values()]
+    for (name, value), number in zip(numbers.items(), plain, strict=True):
+        if number is None:
+            error = f"task {trajectory.task_id}: the {name} is {value!r}, and must be a finite number"
+            return failed_trajectory(trajectory.task_id, "bad_reward" if name == "reward" else "bad_metrics", error)
+    metrics = dict(zip(trajectory.metrics, cast(list[float], plain[1:]), strict=True))
+    return replace(trajectory, reward=plain[0], metrics=metrics)
+
+
+def _to_number(value: Any) -> float | None:
+    with suppress(TypeError, ValueError):  # None or an array, for example
+        if not isinstance(value, str) and math.isfinite(value):
+            return value if type(value) in (int, float) else float(value)
+    return None
 
 
 def regrade_group(regrade: Regrade, task: Task, group: Group) -> Sequence[Trajectory]:

@@ -15,7 +15,9 @@ SHELL = frozenset({"bash", "sh", "shell"})
 OUTPUT = "```output"
 """Opens the block in which a model that was taught to reason with tools expects what its program printed."""
 
-_PROGRAM = re.compile(r"(?:python3?|py)[ \t\r]*\n\s*\S", re.IGNORECASE)
+_PROGRAM = re.compile(r"[ \t]*\{?\.?(?:i?python[\d.]*|py3?|tool_code)\b[^\n]*\n\s*\S", re.IGNORECASE)
+_INFO = re.compile(r"\A[ \t]*[\w.+{}-]*(?:[ \t]+\S+=\S+)*[ \t\r]*\n")
+"""Matches what stands behind a fence that begins a line: a language, `{python}`, `python title=x`, or nothing."""
 _FENCE = re.compile(r"^[ \t]*```([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -45,10 +47,12 @@ def extract_program(reply: str) -> str:
         return plain
     program = reply
     # A text in a program may hold a fence, so those count first that begin a line.
-    for parts in (re.split(r"^[ \t]*```", reply, flags=re.MULTILINE), reply.split("```")):
+    within = re.compile(r"\A(?:python3?|py)?[ \t\r]*\n", re.IGNORECASE)
+    lines = re.split(r"^[ \t]*```", reply, flags=re.MULTILINE)
+    for parts, info in ((lines, _INFO), (reply.split("```"), within)):
         # A fence that only ends has nothing behind it.
         code = max(parts[1::2], key=lambda text: (bool(_PROGRAM.match(text)), len(text)), default=reply) or parts[0]
-        program = dedent_program(re.sub(r"\A(?:python3?|py)?[ \t\r]*\n", "", code, flags=re.IGNORECASE))
+        program = dedent_program(info.sub("", code))
         if can_parse(program) and not any("```" in outside for outside in parts[::2]):
             break
     return program

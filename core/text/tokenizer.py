@@ -172,6 +172,12 @@ def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids) | frozenset(added)
 
 
+def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the ids that may end a reply and are none of its text, such as Llama's <|eom_id|>, which has no name."""
+    marked = (token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return frozenset(tokenizer.all_special_ids) | frozenset(marked)
+
+
 def token_bytes(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     """Return the bytes that each id stands for. An unknown id gives none.
 

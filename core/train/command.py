@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import yaml
 
-from core.config import Recipe, RecipeError, import_functions
+from core.config import Recipe, RecipeError, import_function, import_functions
 from core.data.files import DataError
 from core.data.hub_sets import locate
 from core.data.tasks import read_tasks
@@ -142,6 +142,12 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
         require_compiler(weights.find_device(recipe.model.device))
     for tracker in recipe.run.trackers:
         require_package(tracker)
+    for role, place in recipe.roles.items():
+        if place.startswith("python:"):
+            import_function(f"roles.{role}", place.removeprefix("python:"))
+    for path in filter(None, (recipe.inference.server_key_file, *recipe.role_key_files.values())):
+        if not Path(path).is_file():
+            raise RecipeError(f"{path}: is no file; write the API key of the server into it")
     model = resolve(recipe.model.path, weights=False)
     tokenizer = load_tokenizer(model)
     check_vocabulary(model, tokenizer)

@@ -272,10 +272,10 @@ class GRPOLoop:
         turns = [turn for trajectory in valid for turn in trajectory.turns]
         tokens = sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in turns)
         record = {
+            **average_metrics([trajectory.metrics for trajectory in valid]),  # a method's names do not replace ours
             "stage": "train",
             "step": self.step,
             "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / len(valid) if valid else None,
-            **average_metrics([trajectory.metrics for trajectory in valid]),
             **stats,
             "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
             **measure_agreement(batch.groups + batch.filtered),
@@ -353,7 +353,8 @@ class GRPOLoop:
         if rewards := [trajectory.reward or 0.0 for trajectory in valid]:
             # Where a wrong answer costs, as ReTool's -1, a failure must not be worth more.
             record["reward"] = (sum(rewards) + record["failures"] * min(0.0, *rewards)) / len(tasks)
-        self.metrics.append({"stage": "eval", "step": self.step, **record, "seconds": time.perf_counter() - started})
+        seconds = time.perf_counter() - started
+        self.metrics.append({**record, "stage": "eval", "step": self.step, "seconds": seconds})
         self.trackers.log(self.step, {f"eval/{name}": value for name, value in record.items()})
         if run.record_every:
             pairs = enumerate(zip(tasks, groups, strict=True))
