@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from agentic.codescout.prompts import Prompt
 from core.config import ConversationRecipe, Section
@@ -34,6 +34,12 @@ class CodeScoutSection(Section):
     command_timeout_s: PositiveFloat = 60.0
     output_chars: PositiveInt = 8000
     """Limits what the policy is shown of an output: half from its head, half from its tail."""
+
+    @model_validator(mode="after")
+    def _weight_goes_with_turns(self) -> Self:
+        if self.turns_weight and not self.rewarded_turns:
+            raise ValueError("turns_weight: no rollout has 0 turns; set rewarded_turns, too")
+        return self
 
 
 class CodeScoutRecipe(ConversationRecipe):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -109,7 +110,7 @@ def list_definitions(source: bytes) -> tuple[dict[str, str], dict[str, str]]:
     What a function holds belongs to it, as does a class in a class. Definitions of one name, such as a property and its
     setter, are one.
     """
-    lines = source.decode(errors="replace").splitlines()
+    lines = re.split("\r\n|\r|\n", source.decode(errors="replace"))  # as `ast` counts them
     modules, functions = dict[str, str](), dict[str, str]()
 
     def visit(node: ast.AST, owner: str) -> None:

@@ -39,7 +39,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PROTECTED_NAMES = frozenset(
     """
     conftest.py pytest.ini .pytest.ini tox.ini setup.cfg setup.py pyproject.toml noxfile.py sitecustomize.py
-    usercustomize.py pytest.py unittest.py .gitattributes .gitmodules .coveragerc
+    usercustomize.py pytest.py unittest.py .gitattributes .gitmodules .coveragerc pytest.toml .pytest.toml tests.py
     """.split()
 )
 PROTECTED_FOLDERS = frozenset(("tests", "test", "testing", "__pycache__", "_pytest", "pytest", ".git"))
@@ -60,10 +60,14 @@ for line in sys.stdin.read().splitlines():
     function, arguments = json.loads(line)
     module, _, name = function.rpartition(".")
     try:
-        outcome = {"returns": getattr(importlib.import_module(module), name)(*arguments)}
+        call = getattr(importlib.import_module(module), name)
+        try:
+            outcome = {"returns": call(*arguments)}
+        except BaseException as error:
+            outcome = {"raises": type(error).__name__}
         text = json.dumps(outcome, sort_keys=True)
-    except BaseException as error:
-        text = json.dumps({"raises": type(error).__name__})
+    except BaseException as error:  # there is no such function, or JSON cannot hold what it returned: no case has that
+        text = json.dumps({"lost": type(error).__name__})
     answers.write(text + "\\n")
 answers.flush()
 """
@@ -78,6 +82,18 @@ def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
         answers.write(json.dumps([report.nodeid, report.outcome]) + "\\n")
         answers.flush()
+"""
+# As pytest looks for it: a protected file, so it is as it was before the diff. NONE stands for an empty one of ours.
+_FIND_CONFIG = """config=NONE
+for file in setup.cfg tox.ini pyproject.toml .pytest.ini pytest.ini .pytest.toml pytest.toml; do
+    case $file in
+        setup.cfg) section='[[]tool:pytest[]]' ;;
+        pyproject.toml) section='[[]tool[.]pytest' ;;
+        tox.ini) section='[[]pytest[]]' ;;
+        *) section='' ;;
+    esac
+    if [ -f $file ] && grep -q "^$section" $file; then config=$file; fi
+done
 """
 _CONTROLS = """
 import unittest
@@ -115,7 +131,7 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
     if len(diff) > workspace.limits.diff_bytes:
         return DiffGrade("huge_diff", f"{len(diff)} bytes")
     if diff.strip():
-        refused = await _apply(workspace, diff, restores=not task.verifier)
+        refused = await _apply(workspace, diff, task)
         if refused is not None:
             return refused
     try:
@@ -125,15 +141,16 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
             return await _run_tests(workspace, task, timeout_s)
         if task.verifier:
             return await _run_verifier(workspace, task, timeout_s)
-        command = task.eval_cmd or f"python3 -c {shlex.quote(task.script)}"
-        result = await workspace.exec(command, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+        script = task.script.encode()
+        command = task.eval_cmd or "exec python3 -"
+        result = await workspace.exec(command, script, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
         return _judge(result.reason) or DiffGrade("solved" if result.ok else "tests_failed", _tail(result.stdout))
     except WorkspaceError as error:
         return DiffGrade("workspace_lost", str(error))  # by the code of the diff: the copy was fine before
 
 
-async def _apply(workspace: RepositoryWorkspace, diff: bytes, restores: bool) -> DiffGrade | None:
-    """Apply the diff. `restores` brings back every protected file as it was. Return why, if the diff is refused."""
+async def _apply(workspace: RepositoryWorkspace, diff: bytes, task: RepositoryTask) -> DiffGrade | None:
+    """Apply the diff; without a verifier bring back every protected file as it was. Return why, if it is refused."""
     command = (
         f"{GIT} apply --index --whitespace=nowarn - && "
         f"exec {GIT} diff --cached --raw -z --no-renames --no-ext-diff {workspace.base}"
@@ -153,7 +170,7 @@ async def _apply(workspace: RepositoryWorkspace, diff: bytes, restores: bool) ->
             return DiffGrade("symlink", path)
         if "160000" in (old_mode, new_mode):
             return DiffGrade("submodule", path)
-        if restores and is_protected(path):
+        if not task.verifier and is_protected(path, task):
             (added if old_mode == "000000" else changed).append(path)
     for undo, paths in ((f"{GIT} rm -q -f", added), (f"{GIT} checkout -q {workspace.base}", changed)):
         if not paths:
@@ -166,13 +183,18 @@ async def _apply(workspace: RepositoryWorkspace, diff: bytes, restores: bool) ->
     return None
 
 
-def is_protected(path: str) -> bool:
-    """Say whether a file belongs to the tests or configures them; a change of it never counts."""
+def is_protected(path: str, task: RepositoryTask) -> bool:
+    """Say whether a file belongs to the tests or configures them; a change of it never counts.
+
+    So does a file that a test's name begins with. Some packages have source in a folder of such a name, as django/test:
+    what the record's own repair touches is source.
+    """
     parts = [part.lower() for part in PurePosixPath(path).parts]
     name = parts[-1]
-    return (
-        name in PROTECTED_NAMES
-        or not PROTECTED_FOLDERS.isdisjoint(parts)
+    if name in PROTECTED_NAMES or path in task.test_files:
+        return True
+    return path not in task.repaired and (
+        not PROTECTED_FOLDERS.isdisjoint(parts)
         or name.startswith("test_")
         or name.endswith(("_test.py", ".pth", ".pyc", ".so"))
     )
@@ -209,7 +231,7 @@ def _read_outcome(line: bytes) -> str:
 
 
 async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
-    """Run the named tests by pytest under a configuration of ours, and the controls among them."""
+    """Run the named tests by pytest under the configuration, if it has one, and the controls among them."""
     secret = secrets.token_hex(8)
     folder = f"/tmp/{secret}"
     plugin, controls = f"report_{secret}", f"{folder}/test_{secret}.py"
@@ -218,12 +240,14 @@ async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeo
     await workspace.put(controls, _CONTROLS.replace("NAME", secret).encode())
     names = " ".join(map(shlex.quote, (*task.tests, controls)))
     command = (
+        f"{_FIND_CONFIG.replace('NONE', f'{folder}/pytest.ini')}"
         # An empty part of PYTHONPATH would be the current folder.
         f"PYTHONPATH={folder}${{PYTHONPATH:+:$PYTHONPATH}} PYTEST_ADDOPTS= exec python3 -P -m pytest "
-        f"-p {plugin} -p no:cacheprovider -c {folder}/pytest.ini --rootdir {shlex.quote(workspace.workdir)} "
-        f"-q {names} 9>&1 >/dev/null 2>&1"
+        f'-p {plugin} -p no:cacheprovider -c "$config" -o addopts= --rootdir {shlex.quote(workspace.workdir)} '
+        f"-q {names} 9>&1 >/dev/null 2>&1\n"
     )
-    result = await workspace.exec(command, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+    await workspace.put(f"{folder}/run.sh", command.encode())  # as an argument Linux takes 128 KiB
+    result = await workspace.exec(f"exec sh {folder}/run.sh", timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
     if (ended := _judge(result.reason)) is not None:
         return ended
     outcomes: dict[str, set[str]] = {}

@@ -28,11 +28,14 @@ from agentic.coding.config import CodingRecipe
 from core.sandbox.workspace import find_bad_path
 from core.types import Task
 
-COMMAND_CHARS = 100_000
-"""Limits texts that become part of one command; Linux takes 128 KiB."""
+COMMAND_BYTES = 100_000
+"""Limits a text that becomes part of one command; Linux takes 128 KiB."""
+NAMES_BYTES = 1 << 20
+"""Limits the names of tests, which are the arguments of one command."""
 CASES_CHARS = 1 << 19
 """Limits the cases; the outcomes of all calls must fit the output of one command (grading.py)."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_DIFF_PATH = re.compile(r"^(?:---|\+\+\+) [ab]/([^\t\n]+)", re.MULTILINE)
 _SYSTEM_FOLDERS = ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc", "sys", "tmp")
 
 Fault = tuple[str, str, str]
@@ -62,6 +65,10 @@ class RepositoryTask:
     verifier: Mapping[str, bytes]
     eval_cmd: str
     script: str
+    test_files: frozenset[str] = frozenset()
+    """Holds the files that the names of `tests` begin with."""
+    repaired: frozenset[str] = frozenset()
+    """Holds the paths that the right diff touches, where the record has it."""
 
 
 def read_task(task: Task) -> RepositoryTask:
@@ -72,6 +79,7 @@ def read_task(task: Task) -> RepositoryTask:
     """
     data = task.metadata
     remote = _mapping(data, "remote_env_info")
+    tests = (*_names(data, remote, "FAIL_TO_PASS"), *_names(data, remote, "PASS_TO_PASS"))
     found = RepositoryTask(
         statement=_text(data, "problem_statement") or task.question,
         workdir=_text(data, "workdir") or _text(remote, "workdir") or "/testbed",
@@ -79,10 +87,12 @@ def read_task(task: Task) -> RepositoryTask:
         files=_read_files(data, "repository"),
         pre_commands=_commands(data) or _commands(remote),
         cases=tuple(_read_cases(data)),
-        tests=(*_names(data, remote, "FAIL_TO_PASS"), *_names(data, remote, "PASS_TO_PASS")),
+        tests=tests,
         verifier=_read_files(data, "verifier"),
         eval_cmd=_text(data, "eval_cmd"),
         script=_text(remote, "f2p_script"),
+        test_files=frozenset(file for name in tests if (file := name.partition("::")[0]).endswith(".py")),
+        repaired=frozenset(_DIFF_PATH.findall(_text(data, "patch"))),
     )
     path = PurePosixPath(found.workdir)
     if not path.is_absolute() or ".." in path.parts or str(path) in ("/", "/tmp"):
@@ -143,8 +153,8 @@ def _text(data: Mapping[str, Any], field: str) -> str:
         raise RecordError(f"metadata.{field}", f"must be a text, is a {type(value).__name__}", "quote it")
     if "\0" in (value or ""):
         raise RecordError(f"metadata.{field}", "holds a null character", "no command can hold one; remove it")
-    if field != "problem_statement" and len(value or "") > COMMAND_CHARS:
-        raise RecordError(f"metadata.{field}", f"is longer than {COMMAND_CHARS} characters", "put it into a file")
+    if field not in ("problem_statement", "patch") and len((value or "").encode(errors="replace")) > COMMAND_BYTES:
+        raise RecordError(f"metadata.{field}", f"is longer than {COMMAND_BYTES} bytes", "put it into a file")
     if field == "image" and value and (value.startswith("-") or re.search(r"\s", value)):
         raise RecordError(f"metadata.{field}", f"{value!r} names no image", "write such as python:3.11")
     return value or ""
@@ -208,6 +218,6 @@ def _names(data: Mapping[str, Any], remote: Mapping[str, Any], field: str) -> li
         )
     if any("\0" in name for name in value):
         raise RecordError(f"metadata.{field}", "holds a null character", "remove it")
-    if sum(map(len, value)) > COMMAND_CHARS:
-        raise RecordError(f"metadata.{field}", f"are longer than {COMMAND_CHARS} characters", "name folders or files")
+    if sum(len(name.encode(errors="replace")) for name in value) > NAMES_BYTES // 2:
+        raise RecordError(f"metadata.{field}", f"are longer than {NAMES_BYTES // 2} bytes", "name folders or files")
     return value

@@ -230,7 +230,7 @@ class CodingAgent(Method):
         timeout_s = self.config.workspace.start_timeout_s
         listed = await workspace.exec("git ls-files -z '*.py'", timeout_s=timeout_s)
         paths = listed.stdout.decode(errors="replace").split("\0")
-        return {path: await workspace.get(path) for path in paths if path and not is_protected(path)}
+        return {path: await workspace.get(path) for path in paths if path and not is_protected(path, repository)}
 
     def list_tools(self, role: str = "act") -> list[ToolSchema]:
         """Return the tools of the agent, or of its sub-agent."""
@@ -253,7 +253,7 @@ class CodingAgent(Method):
                     graded = await grade(workspace, repository, diff, self.config.test_timeout_s)
                 except WorkspaceError as error:
                     raise RolloutError("workspace", f"task {task.task_id}: {error}") from error
-            if graded.verdict != "test_timeout":  # it may end in time on a quieter machine
+            if graded.verdict not in ("test_timeout", "workspace_lost", "no_report"):  # a busy machine may be to blame
                 self.grades.put(key, graded)
         return graded, False
 
@@ -261,7 +261,7 @@ class CodingAgent(Method):
 def list_sources(repository: RepositoryTask) -> list[str]:
     """Return the Python files of a record's repository without its tests, in git's order."""
     paths = sorted((path for path in repository.files if path.endswith(".py")), key=os.fsencode)
-    return [path for path in paths if not is_protected(path)]
+    return [path for path in paths if not is_protected(path, repository)]
 
 
 def find_source(repository: RepositoryTask) -> str:

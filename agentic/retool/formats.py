@@ -78,6 +78,10 @@ FORMATS: Mapping[Format, type[ProgramFormat]] = {
 }
 
 
+MAX_TAGS = 8
+"""Limits the tags that may open a program: a reply that repeats them must not hold up the other rollouts."""
+
+
 def find_program(reply: str) -> str | None:
     """Return the program that a reply ends with, without a fence; "" if it was not opened, None if there is none.
 
@@ -87,7 +91,7 @@ def find_program(reply: str) -> str | None:
     if not end:
         return None
     opened = [match.end() for match in re.finditer(re.escape(CODE), before)]
-    programs = [extract_program(before[place:]) for place in opened]
+    programs = [extract_program(before[place:]) for place in opened[-MAX_TAGS:]]
     # Elsewhere than in a string, an open bracket in place of a tag is no Python.
     whole = (program for program in programs[:-1] if can_parse(program.replace(CODE, "(")))
     return next(whole, programs[-1]) if programs else ""

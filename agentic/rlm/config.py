@@ -32,7 +32,8 @@ class RLMSection(Section):
     explain: bool = True
     """Tells the policy how it can look into the document. A policy that was trained to do so needs no word of it."""
     sandbox: SandboxLimits = SandboxLimits(timeout_s=60.0, output_bytes=16 << 20, keep_bytes=16 << 20)
-    """Limits a program. What it asks leaves the sandbox as output, so `keep_bytes` must hold all prompts of a batch."""
+    """Limits a rollout's programs, all together: each runs after those before it, which run again. What one asks leaves
+    the sandbox as output, so `keep_bytes` must hold all prompts of a batch."""
     backend: Literal["auto"] | Backend = "auto"
     """Names the isolation (core/sandbox)."""
     remember: NonNegativeInt = 0

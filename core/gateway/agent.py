@@ -41,8 +41,13 @@ QUESTION_FILE = "{question_file}"
 MAX_ARGUMENT = (1 << 17) - 1
 """Bounds the bytes of an argument: Linux starts no program with a longer one."""
 
-KEPT_OUTPUT = 1 << 14
+KEPT_OUTPUT = 1 << 20
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
+TOLD_OUTPUT = 1 << 14
+"""Bounds the characters of that reason."""
+POLL_S = 0.02
+LEFT_OPEN_S = 5.0
+"""Limits the wait for the end of the output of a command that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ class AgentMethod(Method):
         self.grade = grade
         self.needs = list_other_roles(settings.model_roles)
         self.max_new_tokens = max_new_tokens
+        self._max_context = settings.max_context
         self._tokenizer = tokenizer
         self.gateway = Gateway({}, tokenizer, settings, template_options=template_options)
         self._serve = partial(serve_gateway, self.gateway)
@@ -175,8 +181,8 @@ class AgentMethod(Method):
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
         if unsent := find_unsent(task, finished.turns, self._tokenizer):
             raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
-        last = [turn.completion for turn in finished.turns if turn.trained][-1:]
-        cut = any(c.finish_reason == "length" and len(c.token_ids) >= self.max_new_tokens for c in last)
+        last = [turn for turn in finished.turns if turn.trained][-1:]
+        cut = any(self._is_cut(turn) for turn in last)
         return Trajectory(
             task.task_id,
             finished.turns,
@@ -192,6 +198,11 @@ class AgentMethod(Method):
             },
             log={"answer": outcome.answer, "wire": finished.events},
         )
+
+    def _is_cut(self, turn: Turn) -> bool:
+        """Return whether a limit of ours cut a reply, not one that the agent asked for."""
+        room = min(self.max_new_tokens, self._max_context - len(turn.prompt_ids))
+        return turn.completion.finish_reason == "length" and len(turn.completion.token_ids) >= room
 
     async def close(self) -> None:
         if close := getattr(self.run, "close", None):
@@ -260,23 +271,33 @@ class Command:
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-            outputs = (process.stdout, process.stderr)
-            readers = [asyncio.create_task(_read_end(stream)) for stream in outputs if stream is not None]
+            streams, written = (process.stdout, process.stderr), (bytearray(), bytearray())
+            readers = [
+                asyncio.create_task(_read_end(stream, kept))
+                for stream, kept in zip(streams, written, strict=True)
+                if stream is not None
+            ]
             try:
-                await process.wait()
+                while process.returncode is None:  # `wait` waits for the ends of its output, too
+                    await asyncio.sleep(POLL_S)
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, 9)  # what it left running would keep its output open
-            output, errors = await asyncio.gather(*readers)
+            # What has begun a session of its own still does.
+            for reader in (await asyncio.wait(readers, timeout=LEFT_OPEN_S))[1]:
+                reader.cancel()
+            process._transport.close()  # type: ignore[attr-defined]  # nothing public closes what others hold open
+        output, errors = (kept.decode(errors="replace").strip() for kept in written)
         if process.returncode != 0:
-            raise RuntimeError(f"{self.arguments[0]} ended with status {process.returncode}: {output}{errors}")
-        lines = output.strip().splitlines()
-        return lines[-1] if lines else ""
+            told = f"{output[-TOLD_OUTPUT:]}{errors[-TOLD_OUTPUT:]}"
+            raise RuntimeError(f"{self.arguments[0]} ended with status {process.returncode}: {told}")
+        if len(written[0]) == KEPT_OUTPUT and "\n" not in output:
+            raise RuntimeError(f"the last line of {self.arguments[0]} is longer than {KEPT_OUTPUT} bytes")
+        return output.split("\n")[-1].strip()
 
 
-async def _read_end(stream: asyncio.StreamReader) -> str:
-    """Read a stream to its end and return the last KEPT_OUTPUT bytes as text."""
-    kept = b""
-    while part := await stream.read(KEPT_OUTPUT):
-        kept = (kept + part)[-KEPT_OUTPUT:]
-    return kept.decode(errors="replace")
+async def _read_end(stream: asyncio.StreamReader, kept: bytearray) -> None:
+    """Read a stream to its end; `kept` gets its last KEPT_OUTPUT bytes."""
+    while part := await stream.read(1 << 16):
+        kept += part
+        del kept[:-KEPT_OUTPUT]

@@ -381,7 +381,10 @@ class GatewaySession:
             shown = self._transcriber.gather_system(continuation)
             if shown is not continuation:
                 self._note_once("system_merged", len(self._tree.answers) + 1)
-            return continuation, *self._transcriber.render(shown, request.tools, self._settings.history)
+            ordered = self._transcriber.order_results(shown)
+            if ordered is not shown:
+                self._note_once("results_ordered", len(self._tree.answers) + 1)
+            return continuation, *self._transcriber.render(ordered, request.tools, self._settings.history)
         except GatewayError:
             raise
         except Exception as error:  # chat templates raise what they like

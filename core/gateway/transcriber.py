@@ -76,6 +76,24 @@ class Transcriber:
             path=tuple([moved[i] for i in continuation.path if i > places[-1]]),
         )
 
+    def order_results(self, continuation: Continuation) -> Continuation:
+        """Return a continuation whose results stand in the order of their calls, where the template shows no ids."""
+        messages = continuation.messages
+        order, places = list(range(len(messages))), dict[str, int]()
+        for i, message in enumerate(messages):
+            if message.role == "assistant":
+                places = {call.call_id: n for n, call in enumerate(message.calls)}
+            elif message.role == "tool" and (i == 0 or messages[i - 1].role != "tool"):
+                end = next((j for j in range(i, len(messages)) if messages[j].role != "tool"), len(messages))
+                order[i:end] = sorted(order[i:end], key=lambda j: places.get(messages[j].call_id, len(places)))
+        if self.renderer.shows_ids or order == sorted(order):
+            return continuation
+        return replace(
+            continuation,
+            messages=tuple([messages[i] for i in order]),
+            entries=tuple([continuation.entries[i] for i in order]),
+        )
+
     def render(
         self, continuation: Continuation, tools: tuple[ToolSchema, ...], history: History
     ) -> tuple[Ids, tuple[bool, ...]]:

@@ -277,8 +277,10 @@ class RepositoryWorkspace(ABC):
         Raises:
             WorkspaceError: git failed, as after `rm -rf .git`, or the diff is too long (kinds `no_diff`, `huge_diff`).
         """
+        # A repository within, as by `git init`, would be a submodule, and an empty one an error.
         command = (
-            f"{GIT} add -A && exec {GIT} diff --cached --binary --no-renames --no-ext-diff --no-textconv {self.base}"
+            f"find . -mindepth 2 -name .git -prune -exec rm -rf {{}} + ; {GIT} add -A && exec {GIT} diff --cached "
+            f"--binary --no-color --src-prefix=a/ --dst-prefix=b/ --no-renames --no-ext-diff --no-textconv {self.base}"
         )
         limit = self.limits.diff_bytes
         result = await self.exec(command, timeout_s=self.limits.start_timeout_s, output_bytes=limit)

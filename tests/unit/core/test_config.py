@@ -302,6 +302,25 @@ def test_what_an_estimator_would_ignore_is_refused(algorithm, message):
         make_recipe(Recipe, algorithm=algorithm)
 
 
+GROUP = {"tasks_per_step": 1, "group_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"rollout": {**GROUP, "top_k": 0}}, "top_k=0 leaves no token to sample; -1 switches it off"),
+        ({"rollout": {**GROUP, "group_size": 1}}, "group_size=1 leaves nothing to compare: with adv_estimator=grpo"),
+        (
+            {"algorithm": {"name": "grpo", "kl_loss_coef": 0.1, "kl_loss_type": "k1"}},
+            "k1 has the same gradient whatever the start",
+        ),
+    ],
+)
+def test_what_would_teach_nothing_is_refused(sections, message):
+    with pytest.raises(ValueError, match=message):
+        make_recipe(Recipe, **sections)
+
+
 def test_a_loss_whose_ratio_is_to_the_engine_corrects_old_rollouts_by_itself():
     ahead = {"tasks_per_step": 1, "group_size": 2, "ahead": 1}
     recipe = make_recipe(Recipe, rollout=ahead, algorithm={"name": "dppo"})

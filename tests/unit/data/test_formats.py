@@ -88,6 +88,9 @@ def test_messages_before_the_question_are_kept_or_refused(record: dict[str, Any]
         ({"question": "Who?", "answer": "one\ntwo"}, r":1: field 'answer': is a text of 2 lines.*Fix: .*#### 72"),
         ({"question": "Who?", "answer": "So \\boxed{25}."}, r"field 'answer': is a box with text around it"),
         ({"problem": "Who?", "solution": "a " * 101}, r"field 'solution': is a text of 101 words"),
+        ({"problem": "Who?", "answer": "因为" * 60 + "72"}, r"field 'answer': is a text of 121 words"),
+        ({"prompt": "[{'role': 'user', 'content': 'Who?'}]", "answer": "B"}, r"'prompt': holds messages written as"),
+        ({"question": "Who?", "answer": "B", "metadata": '{"a": 1}'}, r"'metadata': is an object written as text"),
         ({"prompt": "Who?", "label": "a\nb"}, r"field 'label': is a text of 2 lines"),
         ({"question": "Who?", "golden_answers": ["Bob", "a\nb"]}, r"field 'golden_answers'"),
         ({"messages": [WHO, {"role": "assistant", "content": "a\nb"}]}, r"field 'messages': is a text of 2 lines"),
@@ -172,6 +175,14 @@ def test_a_list_that_a_csv_file_made_a_text_is_told(answer: str, told: bool, tmp
     assert task.answers == (answer,)
     line = "the list written as text in answers is read as one answer (1 of 1 records)"
     assert notes.describe() == [line] * told
+
+
+def test_a_number_of_our_own_format_says_which_task_it_is(tmp_path: Path) -> None:
+    """An environment may begin every task alike."""
+    own = [{"task_id": str(i), "question": "Guess", "answers": ["7"], "metadata": {"index": i}} for i in range(3)]
+    published = [{"prompt": "?", "reward_model": {"ground_truth": "1"}, "extra_info": {"index": i}} for i in range(3)]
+    assert len(read(tmp_path, *own, distinct=True)) == 3
+    assert len(read(tmp_path, *published, distinct=True)) == 1
 
 
 def test_an_evaluation_takes_a_repeated_question_once(tmp_path: Path) -> None:

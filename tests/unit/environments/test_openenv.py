@@ -113,9 +113,12 @@ async def test_where_each_reset_begins_anew_the_policy_reads_what_this_one_begin
     assert "99" not in shown
 
 
-async def test_a_server_plays_no_more_rollouts_at_once_than_the_recipe_says(play: Play, url: str, app: Any) -> None:
+async def test_a_server_plays_no_more_rollouts_at_once_than_the_recipe_says(
+    play: Play, url: str, app: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     assert len(await play(["5"], url=url, count=6, sessions=2)) == 6
     assert app[SEEN].most == 2
+    assert sum("sessions=2, so rollouts wait for one another" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -121,10 +122,31 @@ async def test_an_agent_that_had_its_turns_is_truncated_and_graded():
     assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == ("truncated", 0.0, 1)
 
 
-async def test_an_agent_whose_last_answer_was_cut_is_truncated():
+@pytest.mark.parametrize("returned", ["", None, ("", 1.0)])
+async def test_what_an_agent_returns_at_its_limit_does_not_matter(returned: Any):
+    async def give_up(task: Task, endpoint: Endpoint) -> Any:
+        try:
+            return await talk(task, endpoint)
+        except Exception:
+            return returned
+
     model = make_model()
-    method = AgentMethod(talk, grade, model.tokenizer, SessionSettings(max_context=10_000), max_new_tokens=2)
-    (trajectory,) = await run_each(method, model, TASKS[:1])
+    (trajectory,) = await run_each(make_method(give_up, model, max_turns=1), model, TASKS[:1])
+    assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 0.0, 1)
+
+
+@pytest.mark.parametrize("limits", [{"max_new_tokens": 2}, {"room": 2}])
+async def test_an_agent_whose_last_answer_was_cut_is_truncated(limits: dict[str, int]):
+    model = make_model()
+
+    async def run(context: int, **options: int) -> Trajectory:
+        method = AgentMethod(talk, grade, model.tokenizer, SessionSettings(max_context=context), **options)
+        return (await run_each(method, model, TASKS[:1]))[0]
+
+    if room := limits.pop("room", None):  # what the context leaves behind the last prompt
+        whole = await run(10_000)
+        limits = {"context": len(whole.turns[0].prompt_ids) + room}
+    trajectory = await run(**{"context": 10_000, **limits})
     assert trajectory.turns[-1].completion.finish_reason == "length"
     assert trajectory.status == "truncated"
 
@@ -249,6 +271,20 @@ async def test_a_question_of_any_length_reaches_a_program_by_file():
         )
     assert "write {question_file} into the command" in done[0].log["error"]
     assert "of 200001 bytes" in done[0].log["error"]
+
+
+async def test_the_last_line_of_a_command_is_whole_and_waits_for_nobody_that_it_started(monkeypatch):
+    async def ask(code: str) -> str:
+        return await Command((sys.executable, "-c", code))(TASKS[0], Endpoint("http://x", "k"))
+
+    assert await ask("print('first'); print('a\\u2028b' + 'c' * 50_000)") == "a\u2028b" + "c" * 50_000
+    monkeypatch.setattr("core.gateway.agent.LEFT_OPEN_S", 0.2)
+    leave = "import subprocess; subprocess.Popen(['sleep', '20'], start_new_session=True); print(42)"
+    async with asyncio.timeout(10):
+        assert await ask(leave) == "42"
+    monkeypatch.setattr("core.gateway.agent.KEPT_OUTPUT", 100)
+    with pytest.raises(RuntimeError, match="is longer than 100 bytes"):
+        await ask("print('x' * 200)")
 
 
 async def test_a_command_that_is_cancelled_leaves_no_process(tmp_path):

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
-from core.gateway.messages import WireMessage
+from core.gateway.history import NOWHERE
+from core.gateway.messages import WireCall, WireMessage
+from core.gateway.transcriber import Transcriber
 from core.policy.scripted import ScriptedPolicy
+from core.rollout.calls import TemplateCalls
 from core.rollout.rows import make_rows
+from core.text.conversation import Renderer
+from core.text.tool_calls import make_schema
+from core.types import Completion
 
 from .model import RandomModel, check, open_session
 from .templates import QWEN3, QWEN3_CODER, make_tokenizer
@@ -69,6 +77,45 @@ async def test_a_reply_is_read_behind_what_its_prompt_has_opened(end, reply, tex
     if reasoning and text:
         spoken = make_tokenizer("qwen3").decode(answer.completion.token_ids[answer.reasoning_tokens : -1])
         assert spoken == text
+
+
+async def test_results_that_come_out_of_order_stand_behind_their_calls_where_no_id_is_shown():
+    two = f"{CALL.replace('hay', 'Oslo')}\n{CALL.replace('hay', 'Rome')}"
+    for kind, swapped in (("qwen3", True), ("kimi", False)):
+        model = make_model("", two) if swapped else RandomModel(make_tokenizer(kind), "hermes")
+        transcriber = Transcriber(model.tokenizer)
+        calls = (WireCall("call_1", "search", "{}"), WireCall("call_2", "search", "{}"))
+        messages = (
+            WireMessage("user", "hello"),
+            WireMessage("assistant", "", calls=calls),
+            WireMessage("tool", "30", call_id="call_2"),
+            WireMessage("tool", "-5", call_id="call_1"),
+            WireMessage("tool", "?", call_id="nobody's"),
+        )
+        came = replace(NOWHERE, messages=messages, entries=messages)
+        ordered = transcriber.order_results(came)
+        assert [message.text for message in ordered.messages[2:]] == (
+            ["-5", "30", "?"] if swapped else ["30", "-5", "?"]
+        )
+        assert transcriber.order_results(ordered) is ordered
+
+
+def test_a_second_end_token_of_a_model_is_none_of_its_text():
+    """Llama 3.1 ends a call with <|eom_id|>, which is special and has no name."""
+    tokenizer = copy.deepcopy(make_tokenizer("llama3"))
+    tokenizer.add_tokens([AddedToken("<|eom_id|>", special=True)])
+    end = tokenizer.convert_tokens_to_ids("<|eom_id|>")
+    assert end not in tokenizer.all_special_ids
+    schema = make_schema("search", "finds", {"query": "string"})
+    ids = (*tokenizer.encode('{"name": "search", "parameters": {"query": "x"}}', add_special_tokens=False), end)
+    completion = Completion(ids, (0.0,) * len(ids), "stop")
+    reply, _, _ = Transcriber(tokenizer).read((1,), completion, [schema], ())
+
+    class Calls(TemplateCalls):
+        key, schemas = "search_r1.format", [schema]
+
+    for read in (reply, Calls(Renderer(tokenizer)).read_calls((), ids)):
+        assert ([call.name for call in read.calls], read.error, read.text) == (["search"], None, "")
 
 
 async def test_a_template_may_open_thoughts_only_without_tools():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -85,6 +86,19 @@ async def test_what_a_function_does_wrong_fails_that_rollout_by_name(reward: Any
     assert says in failed.log["error"]
     with pytest.raises(RolloutError, match="task t7"):
         await call_reward(reward, TASK, "x")
+
+
+async def test_a_function_that_waits_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    monkeypatch.setattr("core.rollout.reward.SLOW_S", 0.01)
+
+    def judge(task: Task, answer: str) -> float:
+        time.sleep(0.02)
+        return 1.0
+
+    for reward in (judge, judge, slow_length):
+        await call_reward(reward, Task("t", "?", ("x",)), "x")
+    assert len(caplog.messages) == 1
+    assert "in which no rollout went on: make it `async def`" in caplog.messages[0]
 
 
 async def test_a_rollout_without_an_answer_is_not_rewarded_for_an_empty_one() -> None:

@@ -7,8 +7,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from core.policy.base import Policy, PolicyError, Roles
@@ -17,6 +18,7 @@ from core.rollout.method import Method, PolicyFault, RolloutError
 from core.rollout.runner import (
     EmptyStepGuard,
     Runner,
+    check_reward,
     failed_trajectory,
     has_signal,
     regrade_group,
@@ -239,6 +241,16 @@ async def test_a_turn_whose_credit_is_no_finite_number_fails_its_rollout(turn: d
     groups = await runner(rollout).run_groups(make_tasks(2), 1, Sampling(), seed=0)
     assert [group[0].failure for group in groups] == [None, "exception_ValueError"]
     assert named in groups[1][0].log["error"]
+
+
+def test_numbers_of_other_kinds_are_plain_and_a_metric_that_is_none_fails_its_rollout():
+    odd = Trajectory("t", (), reward=cast(Any, np.float32(0.5)), metrics={"moves": cast(Any, np.int64(3))})
+    checked = check_reward(odd)
+    assert (type(checked.reward), type(checked.metrics["moves"])) == (float, float)
+    for value in (None, "3", math.nan):
+        failed = check_reward(Trajectory("t", (), reward=1.0, metrics={"moves": cast(Any, value)}))
+        assert failed.failure == "bad_metrics"
+        assert f"the metric moves is {value!r}" in failed.log["error"]
 
 
 def test_a_group_that_cannot_be_compared_fails_by_name():

@@ -30,6 +30,9 @@ def says(reply: str) -> ToolContext:
         ("```py\nprint(1)", "print(1)"),
         ("```python\r\nprint(1)\r\n```", "print(1)"),
         ("print(1)\n```", "print(1)"),
+        ("```tool_code\nprint(1)\n```", "print(1)"),
+        ("So:\n```{python}\nprint(1)\n```\n```text\nthe first of all numbers\n```", "print(1)"),
+        ("```python title=x\nprint(1)\n```", "print(1)"),
         ("```\nx\n```\nor\n```python\nprint(1)\n```", "print(1)"),
         ("``` ```", ""),
         (

@@ -160,3 +160,9 @@ def test_a_row_that_cannot_be_used_is_named(
 
 def test_a_decorator_belongs_to_its_definition() -> None:
     assert compare("a.py", b"@x\ndef f(): pass\n", b"@y\ndef f(): pass\n")["edited_entities"] == ["a.py:f"]
+
+
+def test_only_the_line_ends_of_python_count() -> None:
+    """A form feed, with which old files part their sections, begins no line for `ast`."""
+    before = b"def one():\n    return 1\n\x0c\n\ndef two():\n    x = 2\n    return x\n"
+    assert compare("a.py", before, before.replace(b"return x", b"return -x"))["edited_entities"] == ["a.py:two"]

@@ -56,7 +56,7 @@ TYPES = {
     "cases": list, "remote_env_info": dict, "FAIL_TO_PASS": list, "PASS_TO_PASS": list,
     "verifier": dict,
 }  # fmt: skip
-LONG = "x" * 200_000
+LONG = "x" * 600_000
 NULL, SURROGATE = "a\0b", "a\ud800b"
 CASE, SOURCE = GOOD["metadata"]["cases"][0], next(iter(GOOD["metadata"]["repository"]))
 NOTHING: dict[str, Any] = {"cases": [], "FAIL_TO_PASS": [], "PASS_TO_PASS": []}

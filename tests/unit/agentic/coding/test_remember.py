@@ -49,6 +49,19 @@ async def test_tasks_of_two_files_with_one_id_have_grades_of_their_own(
     assert [(await method.grade(task, read_task(task), b""))[0].reward for task in (TASK, held_out)] == [0.0, 1.0]
 
 
+async def test_what_a_busy_machine_did_is_not_remembered(
+    isolation: None, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = iter(["workspace_lost", "no_report", "solved"])
+
+    async def judge(workspace: Any, repository: Any, diff: bytes, timeout_s: float) -> DiffGrade:
+        return DiffGrade(next(verdicts))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rollout, "grade", judge)
+    method = make(tokenizer)
+    assert [(await method.grade(TASK, read_task(TASK), b""))[0].reward for _ in range(4)] == [0.0, 0.0, 1.0, 1.0]
+
+
 async def test_who_has_waited_in_vain_works_beside_the_others() -> None:
     remembered: Remembered[int] = Remembered(2)
     working = most = 0

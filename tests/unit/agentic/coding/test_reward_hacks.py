@@ -120,8 +120,7 @@ async def attempt(task: RepositoryTask, command: str, timeout_s: float = 60) -> 
 
 
 VERDICT = {
-    "symlink": "symlink", "symlink_to_file": "symlink", "huge_diff": "huge_diff", "submodule": "submodule",
-    "no_repository": "no_diff",
+    "symlink": "symlink", "symlink_to_file": "symlink", "huge_diff": "huge_diff", "no_repository": "no_diff",
 }  # fmt: skip
 """Names the verdict where it is not what the tests say."""
 
@@ -179,6 +178,60 @@ async def test_a_name_of_several_tests_stands_for_all_of_them(isolation: None, n
     task = read_task(Task("t", "?", ("t",), metadata={"repository": files, "FAIL_TO_PASS": [named]}))
     assert (await attempt(task, "true"))[0].verdict == "solved"
     assert (await attempt(task, "sed -i 's/n + n/n * n/' size.py"))[0].verdict == "tests_failed"
+
+
+BROKEN, REPAIRED = "def double(n):\n    return n * n\n", "def double(n):\n    return n + n\n"
+CHECK = "from {module} import double\ndef test_{name}():\n    assert double(3) == 6\n"
+MANY = [f"{'x' * 200}_{i}" for i in range(1000)]
+LAYOUTS: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "tests_py": ("size.py", {"shop/tests.py": CHECK.format(module="size", name="it")}, ["shop/tests.py::test_it"]),
+    "check_py": ("size.py", {"checks/all.py": CHECK.format(module="size", name="it")}, ["checks/all.py::test_it"]),
+    "source_in_test": (
+        "web/test/size.py",
+        {"tests/test_a.py": CHECK.format(module="web.test.size", name="it")},
+        ["tests/test_a.py::test_it"],
+    ),
+    "src": (
+        "src/size.py",
+        {
+            "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['src']\naddopts = '--no-such-option'\n",
+            "tests/test_a.py": CHECK.format(module="size", name="it"),
+        },
+        ["tests/test_a.py::test_it"],
+    ),
+    "many": (
+        "size.py",
+        {"tests/test_a.py": "".join(CHECK.format(module="size", name=name) for name in MANY)},
+        [f"tests/test_a.py::test_{name}" for name in MANY],
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_right_repair_is_solved_in_every_layout_and_emptied_tests_are_not(isolation: None, layout: str) -> None:
+    source, files, tests = LAYOUTS[layout]
+    patch = f"--- a/{source}\n+++ b/{source}\n@@ -1,2 +1,2 @@\n def double(n):\n-    return n * n\n+    return n + n\n"
+    metadata = {"repository": {source: BROKEN, **files}, "FAIL_TO_PASS": tests, "patch": patch}
+    task = read_task(Task("t", "?", ("t",), metadata=metadata))
+    assert (await attempt(task, write(source, REPAIRED)))[0] == DiffGrade("solved")
+    if layout == "many":  # a diff of them is too long
+        return
+    (file,) = {name.partition("::")[0] for name in tests}
+    emptied = f"sed -i 's/assert .*/pass/' {file}"
+    assert (await attempt(task, emptied))[0].verdict == "tests_failed"
+
+
+async def test_only_the_function_itself_raises_what_a_case_expects(isolation: None) -> None:
+    def task(error: str, source: str) -> RepositoryTask:
+        case = {"function": "a.f", "arguments": [1], "raises": error}
+        return read_task(Task("t", "?", ("t",), metadata={"repository": {"a.py": source}, "cases": [case]}))
+
+    for error, source, verdict in (
+        ("TypeError", "def f(x):\n    return {x}\n", "tests_failed"),  # JSON cannot hold it
+        ("AttributeError", "g = 1\n", "tests_failed"),
+        ("TypeError", "def f(x):\n    return x + ''\n", "solved"),
+    ):
+        assert (await attempt(task(error, source), "true"))[0].verdict == verdict
 
 
 async def test_a_diff_from_nowhere_gets_a_name(isolation: None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from agentic.retool import rollout
+from agentic.retool.formats import find_program
 from agentic.retool.rollout import SPEC
 from core.policy.base import Roles
 from core.rollout.rows import rows_from_groups
@@ -29,6 +31,12 @@ async def play(form: str, *replies: str, template: str = "qwen3") -> tuple[Traje
     trajectory = await method.rollout(Task("t", "What is 6 * 7?", ("42",)), Roles({"policy": policy}), Sampling(seed=1))
     await method.close()
     return trajectory, tokenizer
+
+
+def test_a_reply_that_repeats_its_tag_takes_no_longer_than_its_length() -> None:
+    began = time.process_time()
+    assert find_program("<code>" * 3000 + "print(1)</code>") == "print(1)"
+    assert time.process_time() - began < 2
 
 
 def split(trajectory: Trajectory, tokenizer: Any) -> list[tuple[bool, str]]:

@@ -39,6 +39,8 @@ async def test_files_commands_and_the_diff(make: Make) -> None:
         assert (result.stdout, result.stderr, result.exit_code, result.ok) == (b"x = 2\n1\n", b"oops\n", 3, False)
         assert (await workspace.exec("cat", b"in " * 99999, timeout_s=30)).stdout == b"in " * 99999
         await workspace.exec("git add -A; git commit -qm mine; rm pkg/b.py", timeout_s=30)
+        settings = "git config color.ui always; git config diff.noprefix true; git init -q demo"
+        await workspace.exec(settings, timeout_s=30)
         diff = await workspace.diff()
         with pytest.raises(WorkspaceError, match="get"):
             await workspace.get("missing")
