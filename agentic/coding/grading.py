@@ -85,14 +85,10 @@ def pytest_runtest_logreport(report):
 """
 # As pytest looks for it: a protected file, so it is as it was before the diff. NONE stands for an empty one of ours.
 _FIND_CONFIG = """config=NONE
-for file in setup.cfg tox.ini pyproject.toml .pytest.ini pytest.ini .pytest.toml pytest.toml; do
-    case $file in
-        setup.cfg) section='[[]tool:pytest[]]' ;;
-        pyproject.toml) section='[[]tool[.]pytest' ;;
-        tox.ini) section='[[]pytest[]]' ;;
-        *) section='' ;;
-    esac
-    if [ -f $file ] && grep -q "^$section" $file; then config=$file; fi
+for each in 'setup.cfg [[]tool:pytest]' 'tox.ini [[]pytest]' 'pyproject.toml [[]tool[.]pytest' \
+    .pytest.ini pytest.ini .pytest.toml pytest.toml; do
+    file=${each%% *} section=${each#* }
+    [ -f $file ] && { [ $file = "$section" ] || grep -q "^$section" $file; } && config=$file
 done
 """
 _CONTROLS = """

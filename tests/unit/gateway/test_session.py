@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -66,6 +67,8 @@ async def test_the_prompt_is_the_templates_own_rendering(name, history):
         sampled = ("<think>\n" if model.opened else "") + tokenizer.decode(answer.completion.token_ids[:-1])
         wire += [replace(answer.message, reasoning=None), *following]
         plain += [{"role": "assistant", "content": sampled}]
+        places = {call.call_id: place for place, call in enumerate(answer.message.calls)}
+        following.sort(key=lambda message: places.get(message.call_id, 0))  # these templates show no ids
         plain += [{"role": message.role, "content": message.text} for message in following]
     turns = session.finish().turns
     check(model, turns)
@@ -101,7 +104,7 @@ async def test_how_an_answer_came_back_is_counted(how):
     answer = await ask(session, messages)
     sent = echo(answer, how, model.rng)
     second = await ask(session, [*messages, sent, *answer_calls(answer, model.rng)])
-    assert session.counters == {expected: 1}
+    assert session.counters - Counter(results_ordered=1) == {expected: 1}
     kept = second.prompt_ids[: len(answer.prompt_ids) + len(answer.completion.token_ids)]
     assert (kept == (*answer.prompt_ids, *answer.completion.token_ids)) == (expected != "edited")
     rows = make_rows(session.finish().turns, "segment")
@@ -300,7 +303,7 @@ async def test_an_answer_that_was_lost_is_foreign(calling):
     answer = await ask(session, messages)
     session.mark_lost(answer)
     await ask(session, [*messages, answer.message, *answer_calls(answer, model.rng)])
-    assert session.counters == {"unanswered": 1, "foreign": 1}
+    assert session.counters - Counter(results_ordered=1) == {"unanswered": 1, "foreign": 1}
     assert check(model, session.finish().turns) == 1
 
 
