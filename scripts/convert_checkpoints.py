@@ -133,9 +133,6 @@ def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conver
     origin, told = json.dumps(str(dist.resolve())), out / ORIGIN
     if told.is_file() and told.read_text(encoding="utf-8") != origin:
         raise ConversionError(f"{out}: holds checkpoints of {told.read_text(encoding='utf-8')}. Give another --out.")
-    for name, folder in found.items():
-        if (out / name).exists() and (out / name).stat().st_mtime < (folder / ".metadata").stat().st_mtime:
-            raise ConversionError(f"{out / name}: is older than {folder}: of an earlier training? Give another --out.")
     targets = {name: out / name for name in found if not (out / name).exists()}
     assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary_size(hf))]
 

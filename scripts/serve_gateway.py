@@ -9,7 +9,7 @@ import argparse
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -83,11 +83,12 @@ def hold_record(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    try:
-        with hold_lock(folder / ".lock"):
-            yield
-    except BlockingIOError:
-        raise ValueError(f"--record {folder}: another gateway records there; give a folder of its own") from None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lock(folder / ".lock"))
+        except BlockingIOError:
+            raise ValueError(f"--record {folder}: another gateway records there; give a folder of its own") from None
+        yield
 
 
 def open_record(

@@ -39,10 +39,10 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PROTECTED_NAMES = frozenset(
     """
     conftest.py pytest.ini .pytest.ini tox.ini setup.cfg setup.py pyproject.toml noxfile.py sitecustomize.py
-    usercustomize.py pytest.py unittest.py .gitattributes .gitmodules .coveragerc pytest.toml .pytest.toml tests.py
+    usercustomize.py pytest.py unittest.py .gitattributes .gitmodules .coveragerc pytest.toml .pytest.toml
     """.split()
 )
-PROTECTED_FOLDERS = frozenset(("tests", "test", "testing", "__pycache__", "_pytest", "pytest", ".git"))
+PROTECTED_FOLDERS = frozenset(("tests", "test", "testing", "__pycache__", "_pytest", "pytest", ".git", "tests.py"))
 OUTPUT_BYTES = 1 << 20
 REPORT_BYTES = 1 << 12
 VERIFIER_FOLDERS = ("/tests", "/logs")
@@ -83,9 +83,10 @@ def pytest_runtest_logreport(report):
         answers.write(json.dumps([report.nodeid, report.outcome]) + "\\n")
         answers.flush()
 """
-# As pytest looks for it: a protected file, so it is as it was before the diff. NONE stands for an empty one of ours.
+# Finds the configuration in the repository's root: a protected file, so it is as it was before the diff. NONE is an
+# empty one of ours.
 _FIND_CONFIG = """config=NONE
-for each in 'setup.cfg [[]tool:pytest]' 'tox.ini [[]pytest]' 'pyproject.toml [[]tool[.]pytest' \
+for each in 'setup.cfg [[]tool:pytest]' 'tox.ini [[]pytest]' 'pyproject.toml [[]tool[.]pytest[].]' \
     .pytest.ini pytest.ini .pytest.toml pytest.toml; do
     file=${each%% *} section=${each#* }
     [ -f $file ] && { [ $file = "$section" ] || grep -q "^$section" $file; } && config=$file
@@ -93,11 +94,11 @@ done
 """
 _CONTROLS = """
 import unittest
-def test_NAME_1():
-    assert 1 == 2
-def test_NAME_2():
-    raise RuntimeError
 class Test_NAME(unittest.TestCase):
+    def test_1(self):
+        assert 1 == 2
+    def test_2(self):
+        raise RuntimeError
     def test_3(self):
         self.assertEqual([1], [2])
 """
@@ -137,8 +138,8 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
             return await _run_tests(workspace, task, timeout_s)
         if task.verifier:
             return await _run_verifier(workspace, task, timeout_s)
-        script = task.script.encode()
-        command = task.eval_cmd or "exec python3 -"
+        command = task.eval_cmd or 'exec python3 -c "$(cat)" < /dev/null'  # in its quotes Linux would not take it all
+        script = b"" if task.eval_cmd else task.script.encode(errors="replace")
         result = await workspace.exec(command, script, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
         return _judge(result.reason) or DiffGrade("solved" if result.ok else "tests_failed", _tail(result.stdout))
     except WorkspaceError as error:
@@ -182,18 +183,25 @@ async def _apply(workspace: RepositoryWorkspace, diff: bytes, task: RepositoryTa
 def is_protected(path: str, task: RepositoryTask) -> bool:
     """Say whether a file belongs to the tests or configures them; a change of it never counts.
 
-    So does a file that a test's name begins with. Some packages have source in a folder of such a name, as django/test:
-    what the record's own repair touches is source.
+    Some packages have source in a folder of the tests' names, as django/test: there a file is source that the record's
+    own repair touches, if no test is named in that folder, nor a folder around the file.
     """
-    parts = [part.lower() for part in PurePosixPath(path).parts]
+    whole = PurePosixPath(path)
+    parts = [part.lower() for part in whole.parts]
     name = parts[-1]
-    if name in PROTECTED_NAMES or path in task.test_files:
-        return True
-    return path not in task.repaired and (
-        not PROTECTED_FOLDERS.isdisjoint(parts)
+    if (
+        name in PROTECTED_NAMES
+        or path in task.test_files
         or name.startswith("test_")
         or name.endswith(("_test.py", ".pth", ".pyc", ".so"))
-    )
+    ):
+        return True
+    depth = next((n for n, part in enumerate(parts, 1) if part in PROTECTED_FOLDERS), 0)
+    if not depth or path not in task.repaired:
+        return bool(depth)
+    folder = PurePosixPath(*whole.parts[:depth])
+    named = [PurePosixPath(test.partition("::")[0]) for test in task.tests]
+    return any(place in whole.parents or folder in (place, *place.parents) for place in named)
 
 
 async def _run_cases(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
@@ -227,7 +235,7 @@ def _read_outcome(line: bytes) -> str:
 
 
 async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
-    """Run the named tests by pytest under the configuration, if it has one, and the controls among them."""
+    """Run the named tests by pytest under the repository's configuration, or none, and the controls among them."""
     secret = secrets.token_hex(8)
     folder = f"/tmp/{secret}"
     plugin, controls = f"report_{secret}", f"{folder}/test_{secret}.py"
@@ -239,7 +247,8 @@ async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeo
         f"{_FIND_CONFIG.replace('NONE', f'{folder}/pytest.ini')}"
         # An empty part of PYTHONPATH would be the current folder.
         f"PYTHONPATH={folder}${{PYTHONPATH:+:$PYTHONPATH}} PYTEST_ADDOPTS= exec python3 -P -m pytest "
-        f'-p {plugin} -p no:cacheprovider -c "$config" -o addopts= --rootdir {shlex.quote(workspace.workdir)} '
+        f'-p {plugin} -c "$config" -o addopts= -o required_plugins= -o cache_dir={folder}/cache '
+        f"--rootdir {shlex.quote(workspace.workdir)} "
         f"-q {names} 9>&1 >/dev/null 2>&1\n"
     )
     await workspace.put(f"{folder}/run.sh", command.encode())  # as an argument Linux takes 128 KiB

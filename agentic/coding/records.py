@@ -30,8 +30,8 @@ from core.types import Task
 
 COMMAND_BYTES = 100_000
 """Limits a text that becomes part of one command; Linux takes 128 KiB."""
-NAMES_BYTES = 1 << 20
-"""Limits the names of tests, which are the arguments of one command."""
+NAMES_BYTES = 1 << 19
+"""Limits the names of FAIL_TO_PASS, and of PASS_TO_PASS: all are the arguments of one command."""
 CASES_CHARS = 1 << 19
 """Limits the cases; the outcomes of all calls must fit the output of one command (grading.py)."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -218,6 +218,6 @@ def _names(data: Mapping[str, Any], remote: Mapping[str, Any], field: str) -> li
         )
     if any("\0" in name for name in value):
         raise RecordError(f"metadata.{field}", "holds a null character", "remove it")
-    if sum(len(name.encode(errors="replace")) for name in value) > NAMES_BYTES // 2:
-        raise RecordError(f"metadata.{field}", f"are longer than {NAMES_BYTES // 2} bytes", "name folders or files")
+    if sum(len(name.encode(errors="replace")) for name in value) > NAMES_BYTES:
+        raise RecordError(f"metadata.{field}", f"are longer than {NAMES_BYTES} bytes", "name folders or files")
     return value

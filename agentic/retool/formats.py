@@ -91,7 +91,9 @@ def find_program(reply: str) -> str | None:
     if not end:
         return None
     opened = [match.end() for match in re.finditer(re.escape(CODE), before)]
-    programs = [extract_program(before[place:]) for place in opened[-MAX_TAGS:]]
+    if len(opened) > MAX_TAGS:
+        opened = [opened[0], *opened[1 - MAX_TAGS :]]
+    programs = [extract_program(before[place:]) for place in opened]
     # Elsewhere than in a string, an open bracket in place of a tag is no Python.
     whole = (program for program in programs[:-1] if can_parse(program.replace(CODE, "(")))
     return next(whole, programs[-1]) if programs else ""

@@ -114,11 +114,6 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
         samples = list(read_rollouts(samples_path(folder, file)))
         questions = {sample.task_id: sample.question for sample in samples}
         failed = {sample.task_id for sample in samples if sample.status == "failed"}
-        # Of all prices: without one of them a prompt's mean is of another scale.
-        lost = {questions[task_id] for task_id in failed}
-        if failed:
-            counts = f"{len(failed)} rollouts failed; {len(lost)} prompts have no score"
-            notes.append(f"{result.variant}, seed {result.seed}: {counts}.")
         prompts = found.setdefault(f"{result.variant}, seed {result.seed} (policy)", defaultdict(list))
         unnamed = [None] * result.n  # where no reply named a model
         named, weak, malformed = (result.measures.get(name, unnamed) for name in ("p_strong", "p_weak", "malformed"))
@@ -128,8 +123,14 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
                 "known; train and evaluate with toolorchestra.max_tokens=1 and names of one token"
             )
         for task_id, p in zip(result.notes["task_ids"], named, strict=True):
-            if questions[task_id] not in lost:
+            if task_id not in failed:
                 prompts[questions[task_id]].append(p or 0.0)
+        # Without one of its prices a prompt's mean is of another scale.
+        most = max(map(len, prompts.values()), default=0)
+        lost = [prompts.pop(prompt) for prompt in list(prompts) if len(prompts[prompt]) < most]
+        if failed or lost:
+            counts = f"{len(failed)} rollouts failed; {len(lost)} prompts lack a price and have no score"
+            notes.append(f"{result.variant}, seed {result.seed}: {counts}.")
         notes.append(describe_prices(result, [sample for sample in samples if sample.task_id not in failed]))
     return {variant: {prompt: float(np.mean(ps)) for prompt, ps in of.items()} for variant, of in found.items()}
 

@@ -463,11 +463,6 @@ class Recipe(Section):
         kept, n, optimizer = self.algorithm.update_group_size, self.rollout.group_size, self.optimizer
         if self.rollout.top_k == 0:
             raise ValueError("rollout.top_k=0 leaves no token to sample; -1 switches it off")
-        if n == 1 and (estimator := self.algorithm.adv_estimator) not in (*WITHOUT_MEAN, "gigpo"):
-            raise ValueError(
-                f"rollout.group_size=1 leaves nothing to compare: with adv_estimator={estimator} every advantage is 0; "
-                f"raise it, or set algorithm.adv_estimator to {' or '.join(WITHOUT_MEAN)}"
-            )
         if self.algorithm.kl_loss_coef and self.algorithm.kl_loss_type == "k1":
             raise ValueError(
                 "algorithm.kl_loss_type=k1 has the same gradient whatever the start model is; set kl_loss_coef=0 and "

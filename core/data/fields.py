@@ -18,11 +18,12 @@ Chat = tuple[tuple[Mapping[str, str], ...], str, str | None]
 
 _SOLUTION = re.compile(r"(?:\A|\s)####\s*(\S.*)\Z")
 """Finds the final answer that ends a solution of GSM8K."""
-_CHAT_AS_TEXT = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content)["']""")
+_CHAT_AS_TEXT = re.compile(r"""\s*\[\s*\{(?=.*["']role["']\s*:)(?=.*["']content["']\s*:).*\}\s*\]\s*""", re.DOTALL)
 """Finds what pandas or a CSV file makes of messages."""
 _ENVIRONMENT = re.compile(r"\\begin\{(\w+)\}.*\\end\{\1\}", re.DOTALL)
 """Finds a matrix or the like, whose rows may be lines."""
-_WORD = re.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]+")
+_SPACELESS = re.compile(rf"[{SPACELESS}]")
+"""Finds characters of scripts without spaces, of which two or more are a word."""
 MAX_WORDS = 100
 """Limits the words of a final answer; the longest of MATH, DeepMath, HotpotQA and MuSiQue have about 20."""
 MESSAGE_KEYS = ("role", "content", "tool_calls")
@@ -121,7 +122,7 @@ class Fields:
     def chat(self, name: str, *, may_reply: bool = False) -> Chat:
         """Read a question: a text, or messages, of which the user's last one is the question."""
         if not isinstance(self.take(name), list):
-            if _CHAT_AS_TEXT.match(text := self.text(name)):
+            if _CHAT_AS_TEXT.fullmatch(text := self.text(name)):
                 raise self.error(name, f"holds messages written as text: {text!r:.60}", "write a list, in JSON lines")
             return (), text, None
         messages, reply = list(self.messages(name)), None
@@ -192,7 +193,8 @@ class Fields:
 
 def _describe_solution(answer: str) -> str | None:
     """Say why a text cannot be a final answer; None if it can."""
-    lines, words = len(_ENVIRONMENT.sub("", answer).splitlines()), len(_WORD.findall(answer))
+    lines, joined = len(_ENVIRONMENT.sub("", answer).splitlines()), len(_SPACELESS.findall(answer))
+    words = len(_SPACELESS.sub(" ", answer).split()) + joined // 2
     if lines > 1 or words > MAX_WORDS:
         return f"a text of {lines} lines" if lines > 1 else f"a text of {words} words"
     if "\\boxed" in unwrap(answer):

@@ -22,10 +22,12 @@ benchmarks.ruler.hqa reads raw HotpotQA items, which are documents and not tasks
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -303,12 +305,12 @@ def _convert_any(read: Fields, short: bool) -> Task:
         raise read.error("answer", "is missing", 'add the final answer, such as "answer": "72"')
     if reply is not None:
         read.notes.add("the last reply is the answer" if answer is None else "the reply after the question is not used")
-    metadata = read.values.get("metadata")
-    if isinstance(metadata, str) and metadata.lstrip().startswith("{"):
-        raise read.error(
-            "metadata", f"is an object written as text: {metadata!r:.60}", "write an object, in JSON lines"
-        )
-    metadata = read.open("metadata").all() if isinstance(metadata, Mapping) else read.keep("metadata")
+    written, metadata = read.values.get("metadata"), read.keep("metadata")
+    if isinstance(written, Mapping):
+        metadata = read.open("metadata").all()
+    elif isinstance(written, str) and written.lstrip().startswith("{"):  # as CSV files and some published sets have it
+        with suppress(ValueError):
+            metadata = json.loads(written)
     return Task(
         task_id=read.name(read.first(("task_id", "id")) or "id") or "",
         question=question,

@@ -62,10 +62,12 @@ class OpenEnvEnvironment(AgentEnvironment):
             self._url = asyncio.create_task(asyncio.to_thread(self._start))
         if self._free.locked() and not self._told:
             self._told = True
-            about = (
+            logger.warning(
                 "%s: sessions=%d, so rollouts wait for one another, and their rollout.deadline_s goes on; raise it if "
+                "the server plays more, or lower rollout.concurrency",
+                self.key,
+                self.entry.sessions,
             )
-            logger.warning(about + "the server plays more, or lower rollout.concurrency", self.key, self.entry.sessions)
         async with self._free, aiohttp.ClientSession() as http, AsyncExitStack() as stack:
             try:
                 url = await asyncio.shield(self._url)

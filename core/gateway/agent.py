@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import sys
 import tempfile
 import unicodedata
@@ -45,7 +46,6 @@ KEPT_OUTPUT = 1 << 20
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
 TOLD_OUTPUT = 1 << 14
 """Bounds the characters of that reason."""
-POLL_S = 0.02
 LEFT_OPEN_S = 5.0
 """Limits the wait for the end of the output of a command that has ended."""
 
@@ -257,47 +257,56 @@ class Command:
                 f"write {QUESTION_FILE} into the command, and let the program read that file"
             )
         kept = {name: os.environ[name] for name in self.inherited if name in os.environ}
-        with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile() as file:
+        own = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # what it left running may still write there
+        with own as folder, tempfile.NamedTemporaryFile() as file:
             file.write(task.question.encode())
             file.flush()
             words = [word.replace(QUESTION_FILE, file.name) for word in self.arguments]
-            process = await asyncio.create_subprocess_exec(
+            process, output = await asyncio.get_running_loop().subprocess_exec(
+                _Output,
                 *words,
                 *([] if by_file else [task.question]),
                 cwd=folder,
                 env={**kept, "HOME": folder, **endpoint.environment()},
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-            streams, written = (process.stdout, process.stderr), (bytearray(), bytearray())
-            readers = [
-                asyncio.create_task(_read_end(stream, kept))
-                for stream, kept in zip(streams, written, strict=True)
-                if stream is not None
-            ]
             try:
-                while process.returncode is None:  # `wait` waits for the ends of its output, too
-                    await asyncio.sleep(POLL_S)
+                await output.exited.wait()
+                _kill_group(process)  # what it left running would keep its output open
+                with suppress(TimeoutError):  # what has begun a session of its own still does
+                    await asyncio.wait_for(output.closed.wait(), LEFT_OPEN_S)
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, 9)  # what it left running would keep its output open
-            # What has begun a session of its own still does.
-            for reader in (await asyncio.wait(readers, timeout=LEFT_OPEN_S))[1]:
-                reader.cancel()
-            process._transport.close()  # type: ignore[attr-defined]  # nothing public closes what others hold open
-        output, errors = (kept.decode(errors="replace").strip() for kept in written)
-        if process.returncode != 0:
-            told = f"{output[-TOLD_OUTPUT:]}{errors[-TOLD_OUTPUT:]}"
-            raise RuntimeError(f"{self.arguments[0]} ended with status {process.returncode}: {told}")
-        if len(written[0]) == KEPT_OUTPUT and "\n" not in output:
+                _kill_group(process)
+                process.close()
+        written, errors = (kept.decode(errors="replace").strip() for kept in output.kept.values())
+        if status := process.get_returncode():
+            told = f"{written[-TOLD_OUTPUT:]}{errors[-TOLD_OUTPUT:]}"
+            raise RuntimeError(f"{self.arguments[0]} ended with status {status}: {told}")
+        last = re.split("[\r\n]", written)[-1]
+        if last == written and len(output.kept[1]) == KEPT_OUTPUT:
             raise RuntimeError(f"the last line of {self.arguments[0]} is longer than {KEPT_OUTPUT} bytes")
-        return output.split("\n")[-1].strip()
+        return last.strip()
 
 
-async def _read_end(stream: asyncio.StreamReader, kept: bytearray) -> None:
-    """Read a stream to its end; `kept` gets its last KEPT_OUTPUT bytes."""
-    while part := await stream.read(1 << 16):
-        kept += part
-        del kept[:-KEPT_OUTPUT]
+def _kill_group(process: asyncio.SubprocessTransport) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.get_pid(), 9)
+
+
+class _Output(asyncio.SubprocessProtocol):
+    """Keeps the last KEPT_OUTPUT bytes of what a process writes, by file descriptor."""
+
+    def __init__(self) -> None:
+        self.kept = {1: bytearray(), 2: bytearray()}
+        self.exited, self.closed = asyncio.Event(), asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.kept[fd] += data
+        del self.kept[fd][:-KEPT_OUTPUT]
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()  # it has ended, and nobody holds its output open

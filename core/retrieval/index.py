@@ -139,12 +139,11 @@ def load_index(path: Path, corpus: Corpus, encoder: Encoder, options: IndexOptio
         )
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise IndexFileError(f"{path}: not an index of inner products; build it with METRIC_INNER_PRODUCT")
-    classes = {"hnsw": faiss.IndexHNSW, "ivf": faiss.IndexIVF, "flat": faiss.IndexFlat}
+    exact = (faiss.IndexFlat, faiss.IndexScalarQuantizer)  # the second holds the rows in less precision
+    classes: dict[str, Any] = {"flat": exact, "ivf": faiss.IndexIVF, "hnsw": faiss.IndexHNSW}
     kind = next((kind for kind, known in classes.items() if isinstance(index, known)), None)
-    if kind is None:  # such as one of codes, or with ids of its own, which are no lines of the corpus
-        raise IndexFileError(
-            f"{path}: an {type(index).__name__}; build an {', '.join(classes)} one, without other steps"
-        )
+    if kind is None:  # such as one of codes, or an IndexIDMap, whose ids are no lines of the corpus
+        raise IndexFileError(f"{path}: an {type(index).__name__}; build a flat, ivf or hnsw one, without other steps")
     if kind != options.kind:
         raise IndexFileError(f"{path}: an index of kind {kind}, not {options.kind}; give --kind {kind}")
     if isinstance(options, IvfOptions):

@@ -44,7 +44,7 @@ class IndexManifest(BaseModel):
     probe: list[float]
     """Holds the encoder's vector of a fixed text; it reveals other weights or prefixes under the same name."""
     encoder_weights: str = ""
-    """Holds the hashes of a local encoder's weights: a short training hardly moves the vector of one text."""
+    """Holds the hashes of a local encoder's safetensors: a short training hardly moves the vector of one text."""
     index_bytes: int
     faiss: str
 

@@ -106,8 +106,8 @@ def grade_by_rules(answer: str, answers: Sequence[str]) -> Grade | None:
         wanted, plain_label = parse_label(label), unwrap(fold_text(label))
         if wanted is not None and (found is not None or (parse_integer(label) and _ARITHMETIC.search(plain))):
             right, by = found is not None and is_same_number(found, wanted), "number"
-        elif _BASED.fullmatch(plain) or _BASED.fullmatch(plain_label):
-            right, by = _drop_base_ten(plain) == _drop_base_ten(plain_label), "number"
+        elif (same := _is_same_in_base(plain, plain_label)) is not None:
+            right, by = same, "number"
         elif _WORDS.fullmatch(plain_label):
             right = is_same_text(answer, label)
         else:
@@ -118,12 +118,27 @@ def grade_by_rules(answer: str, answers: Sequence[str]) -> Grade | None:
     return None if is_open else Grade(False, by, parse_integer(answer) or answer)
 
 
-def _drop_base_ten(text: str) -> str:
-    return re.sub(r"[{},\s]|_\{?10\}?$", "", text.rpartition("=")[2])
+def _is_same_in_base(answer: str, label: str) -> bool | None:
+    """Compare digits with their base, as in `55_8`, which math-verify takes for 55.
+
+    Return None if neither has a base, or one is neither that nor a plain number.
+    """
+    found = [_BASED.fullmatch(text) for text in (answer, label)]
+    if not any(found):
+        return None
+    numbers, bases = [], []
+    for text, match in zip((answer, label), found, strict=True):
+        digits = re.sub(r"[\s,()]|\\[,!]", "", match[1]) if match else text
+        if match is None and parse_number(text) is None:
+            return None
+        numbers.append(parse_number(digits) or digits.casefold())
+        bases.append(int(match[2] or match[3]) if match else 10)
+    return bases[0] == bases[1] and numbers[0] == numbers[1]
 
 
-_BASED = re.compile(r"\d[\dA-Z, ]*_(?:\d+|\{\d+\})")
-"""Matches digits with their base, as in `55_8`, which math-verify takes for 55."""
+_BASED = re.compile(
+    r"(?:[A-Za-z] ?= ?)?(-?(?=[^_]*\d)\(?[\dA-Za-z](?:[\dA-Za-z, ]|\\[,!])*\)?)_(?:(\d+)|\{\(?(\d+)\)?\})"
+)
 _WORDS = re.compile(
     r"(?=.*[^\W\d_]{3}|no\b)(?!.*\b(?:sin|cos|tan|log|exp|sqrt|inf)\b)[^\W\d_][^\d\\{}()^_+=*/<>|\[\]]*", re.IGNORECASE
 )

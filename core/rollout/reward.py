@@ -20,23 +20,20 @@ Reward = Callable[[Task, str], float | Awaitable[float]]
 """Returns the reward of an answer."""
 
 SLOW_S = 0.5
-"""Tells a reward function that waits: the engine and all rollouts wait with it."""
-_told = set[Reward]()
+"""Says how long a function may take that is not asynchronous, before a warning tells of it."""
+_told = set[str]()
 
 
 async def call_reward(reward: Reward, task: Task, answer: str) -> float:
     """Return the reward of an answer. Raises RolloutError (`bad_reward`) if the function gives no finite number."""
+    name = f"{getattr(reward, '__module__', '')}.{getattr(reward, '__qualname__', reward)}"
+    began = time.monotonic()
     try:
-        began = time.monotonic()
         value = reward(task, answer)
-        if (took := time.monotonic() - began) > SLOW_S and reward not in _told:
-            _told.add(reward)
-            logger.warning(
-                "%s took %.1f s, in which no rollout went on: make it `async def`, and wait by `await` or by "
-                "asyncio.to_thread",
-                _name(reward),
-                took,
-            )
+        if time.monotonic() - began > SLOW_S and name not in _told:
+            _told.add(name)
+            about = "a call of %s takes long, and all rollouts wait for it: let it be `async def`, and await what waits"
+            logger.warning(about, name)
         value = await value if inspect.isawaitable(value) else value
         with suppress(TypeError, ValueError):
             if not isinstance(value, str) and math.isfinite(number := float(value)):
@@ -44,11 +41,7 @@ async def call_reward(reward: Reward, task: Task, answer: str) -> float:
         problem = f"gave {value!r:.200}, and must give a finite number"
     except Exception as error:  # a user's function fails in its own ways
         problem = f"raised {type(error).__name__}: {error}"
-    raise RolloutError("bad_reward", f"task {task.task_id}: the reward function {_name(reward)} {problem}")
-
-
-def _name(reward: Reward) -> str:
-    return f"{getattr(reward, '__module__', '')}.{getattr(reward, '__qualname__', reward)}"
+    raise RolloutError("bad_reward", f"task {task.task_id}: the reward function {name} {problem}")
 
 
 class RewardedMethod(Method):

@@ -166,7 +166,7 @@ def check_reward(trajectory: Trajectory) -> Trajectory:
 
 
 def _to_number(value: Any) -> float | None:
-    with suppress(TypeError, ValueError):  # None or an array, for example
+    with suppress(TypeError, ValueError, OverflowError):  # None or an array, for example
         if not isinstance(value, str) and math.isfinite(value):
             return value if type(value) in (int, float) else float(value)
     return None

@@ -277,15 +277,15 @@ class RunFolder:
         return None if step is None else saved[step]
 
     def list_unfinished(self) -> list[str]:
-        """Say of each seed whose training, or rejection sampling, is of other steps than the last how far it is."""
+        """Say of each seed whose training is not at its last step, or whose rejection sampling has other steps."""
         told, steps = [], self.config.get("run", {}).get("steps", 0)
         for seed in self.seeds:
             path = self.find_trained(seed, "last")
             if (path or self.read_metrics(seed)) and int(path.name.removeprefix("step-") if path else 0) < steps:
                 newest = path.name if path else "not there yet"
                 told.append(f"seed {seed} has not finished training; its newest checkpoint is {newest}")
-            sampled = sum(1 for _ in read_jsonl(self.rejection_path(seed) / "rollouts.jsonl"))
-            if sampled not in (0, steps):
+            log = self.rejection_path(seed) / "rollouts.jsonl"
+            if log.is_file() and (sampled := log.read_bytes().count(b"\n")) != steps:
                 told.append(f"seed {seed}: its rejection sampling has {sampled} of {steps} steps")
         return told
 

@@ -15,8 +15,9 @@ SHELL = frozenset({"bash", "sh", "shell"})
 OUTPUT = "```output"
 """Opens the block in which a model that was taught to reason with tools expects what its program printed."""
 
-_PROGRAM = re.compile(r"[ \t]*\{?\.?(?:i?python[\d.]*|py3?|tool_code)\b[^\n]*\n\s*\S", re.IGNORECASE)
-_INFO = re.compile(r"\A[ \t]*[\w.+{}-]*(?:[ \t]+\S+=\S+)*[ \t\r]*\n")
+_ATTRIBUTES = r"(?:[ \t]+\S+=\S+)*[ \t\r]*\n"
+_PROGRAM = re.compile(rf"[ \t]*\{{?\.?(?:i?python[\d.]*|py3?|tool_code)\}}?{_ATTRIBUTES}\s*\S", re.IGNORECASE)
+_INFO = re.compile(rf"\A[ \t]*[\w.+{{}}-]*{_ATTRIBUTES}")
 """Matches what stands behind a fence that begins a line: a language, `{python}`, `python title=x`, or nothing."""
 _FENCE = re.compile(r"^[ \t]*```([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -51,8 +52,8 @@ def extract_program(reply: str) -> str:
     lines = re.split(r"^[ \t]*```", reply, flags=re.MULTILINE)
     for parts, info in ((lines, _INFO), (reply.split("```"), within)):
         # A fence that only ends has nothing behind it.
-        code = max(parts[1::2], key=lambda text: (bool(_PROGRAM.match(text)), len(text)), default=reply) or parts[0]
-        program = dedent_program(info.sub("", code))
+        code = max(parts[1::2], key=lambda text: (bool(_PROGRAM.match(text)), len(text)), default="")
+        program = dedent_program(info.sub("", code) if code else within.sub("", parts[0]))
         if can_parse(program) and not any("```" in outside for outside in parts[::2]):
             break
     return program

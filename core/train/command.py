@@ -27,6 +27,7 @@ from typing import Any
 import torch
 import yaml
 
+from core.algorithms.coefficients import WITHOUT_MEAN
 from core.config import Recipe, RecipeError, import_function, import_functions
 from core.data.files import DataError
 from core.data.hub_sets import locate
@@ -196,7 +197,16 @@ def require_compiler(device: torch.device) -> None:
 
 
 def check_baseline(recipe: Recipe, baseline: str | None) -> None:
-    """Raise RecipeError if the recipe lacks the section of the baseline, or has what a baseline does not know."""
+    """Raise RecipeError if the recipe lacks the section of the baseline, or has what a baseline does not know.
+
+    Without a baseline a group must have something to compare.
+    """
+    estimator = recipe.algorithm.adv_estimator
+    if baseline is None and recipe.rollout.group_size == 1 and estimator not in (*WITHOUT_MEAN, "gigpo"):
+        raise RecipeError(
+            f"rollout.group_size=1 leaves nothing to compare: with adv_estimator={estimator} every advantage is 0; "
+            f"raise it, or set algorithm.adv_estimator to {' or '.join(WITHOUT_MEAN)}"
+        )
     if baseline is not None and recipe.inference.is_served:
         raise RecipeError(
             f"--baseline {baseline} samples and trains in this process; leave inference.servers and replicas out"

@@ -279,8 +279,10 @@ class RepositoryWorkspace(ABC):
         """
         # A repository within, as by `git init`, would be a submodule, and an empty one an error.
         command = (
-            f"find . -mindepth 2 -name .git -prune -exec rm -rf {{}} + ; {GIT} add -A && exec {GIT} diff --cached "
-            f"--binary --no-color --src-prefix=a/ --dst-prefix=b/ --no-renames --no-ext-diff --no-textconv {self.base}"
+            "find . -mindepth 2 -name .git -prune -exec rm -rf {} +; "
+            f"{GIT} ls-files -s | grep ^160000 | cut -f2- | tr '\\n' '\\0' | "
+            f"xargs -r -0 {GIT} update-index --force-remove --; {GIT} add -A && exec {GIT} diff --cached --binary "
+            f"--no-color --src-prefix=a/ --dst-prefix=b/ --no-renames --no-ext-diff --no-textconv {self.base}"
         )
         limit = self.limits.diff_bytes
         result = await self.exec(command, timeout_s=self.limits.start_timeout_s, output_bytes=limit)

@@ -136,7 +136,7 @@ def test_a_faiss_file_made_elsewhere(corpus: Corpus, tmp_path: Path):
     numbered = faiss.IndexIDMap(faiss.IndexFlatIP(512))
     numbered.add_with_ids(np.eye(200, 512, dtype=np.float32), np.arange(200)[::-1].copy())
     faiss.write_index(numbered, str(path))
-    with pytest.raises(IndexFileError, match="an IndexIDMap; build an hnsw, ivf, flat one"):
+    with pytest.raises(IndexFileError, match="an IndexIDMap; build a flat, ivf or hnsw one"):
         open_index(path, corpus, ENCODER, FlatOptions(), no_progress)
     with pytest.raises(IndexFileError, match="--kind hnsw"):
         write(faiss.IndexHNSWFlat(512, 4, faiss.METRIC_INNER_PRODUCT))

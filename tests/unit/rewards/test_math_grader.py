@@ -102,10 +102,19 @@ def test_the_rules_leave_expressions_to_others_but_for_arithmetic_that_nobody_ha
         ("n = 4210_5", "4210_{5}", True),
         ("55_{10}", "55", True),
         ("10,111_2", "10111_2", True),
+        ("(055)_8", "55_8", True),
+        ("1a3_{16}", "1A3_{16}", True),
+        ("5.0", "5_{10}", True),
+        ("-55_9", "-55_8", False),
     ],
 )
 def test_digits_count_with_their_base(answer: str, label: str, right: bool) -> None:
-    assert grade(rf"\boxed{{{answer}}}", [label]) == Grade(right, "number", answer)
+    assert grade(rf"\boxed{{{answer}}}", [label]) == Grade(right, "number", parse_integer(answer) or answer)
+
+
+@pytest.mark.parametrize("answer", [r"55_{\text{eight}}", "55_8 = 45_{10}", "x_1"])
+def test_other_forms_of_a_base_are_left_to_math_verify(answer: str) -> None:
+    assert grade(rf"\boxed{{{answer}}}", ["55_8"]) is None
 
 
 @asynccontextmanager

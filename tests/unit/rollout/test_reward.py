@@ -98,7 +98,7 @@ async def test_a_function_that_waits_is_told_once(caplog: pytest.LogCaptureFixtu
     for reward in (judge, judge, slow_length):
         await call_reward(reward, Task("t", "?", ("x",)), "x")
     assert len(caplog.messages) == 1
-    assert "in which no rollout went on: make it `async def`" in caplog.messages[0]
+    assert "judge takes long, and all rollouts wait for it: let it be `async def`" in caplog.messages[0]
 
 
 async def test_a_rollout_without_an_answer_is_not_rewarded_for_an_empty_one() -> None:

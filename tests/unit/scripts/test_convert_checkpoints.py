@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import time
 from pathlib import Path
 
 import numpy
@@ -130,16 +128,6 @@ def test_a_folder_holds_the_checkpoints_of_one_run(tools, hf, tmp_path, capsys):
     codes = [main(["to-hf", *common(tools, hf, tmp_path / run), "--out", str(tmp_path / "out")]) for run in ("a", "b")]
     assert codes == [0, 1]
     assert f'holds checkpoints of "{tmp_path / "a"}". Give another --out.' in capsys.readouterr().err
-
-
-def test_a_checkpoint_of_an_earlier_training_is_not_taken_for_a_new_one(tools, hf, tmp_path, capsys):
-    arguments = ["to-hf", *common(tools, hf, tmp_path / "run"), "--out", str(tmp_path / "out")]
-    save(tmp_path / "run", 20)
-    assert main(arguments) == 0
-    later = time.time() + 60
-    os.utime(tmp_path / "run" / "iter_0000020" / ".metadata", (later, later))
-    assert main(arguments) == 1
-    assert "of an earlier training? Give another --out." in capsys.readouterr().err
 
 
 def test_what_was_interrupted_is_not_taken_for_converted(tools, hf, tmp_path, capsys):

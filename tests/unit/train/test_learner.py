@@ -196,6 +196,9 @@ def test_what_has_no_place_for_a_second_policy_says_so(qwen2: Path) -> None:
         refuse_on_cluster(replace_keys(make_recipe(qwen2, kl_coef=0.0), {"model.dtype": "bfloat16"}), "slime", "sglang")
     with pytest.raises(RecipeError, match=r"--baseline rejection trains one policy, and roles\.critic is trained, too"):
         check_baseline(make_recipe(qwen2, rejection={"lr": 1e-3}), "rejection")
+    alone = replace_keys(make_recipe(qwen2, rejection={"lr": 1e-3}), {"rollout.group_size": 1})
+    with pytest.raises(RecipeError, match=r"group_size=1 leaves nothing to compare: with adv_estimator=grpo"):
+        check_baseline(replace_keys(alone, {"algorithm.adv_estimator": "grpo"}), None)
     ahead = {
         "rollout": {"tasks_per_step": 1, "group_size": 2, "ahead": 1},
         "algorithm": {"name": "grpo", "tis": [0, 2]},

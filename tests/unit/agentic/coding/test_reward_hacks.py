@@ -186,6 +186,11 @@ MANY = [f"{'x' * 200}_{i}" for i in range(1000)]
 LAYOUTS: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "tests_py": ("size.py", {"shop/tests.py": CHECK.format(module="size", name="it")}, ["shop/tests.py::test_it"]),
     "check_py": ("size.py", {"checks/all.py": CHECK.format(module="size", name="it")}, ["checks/all.py::test_it"]),
+    "tests_py_of_source": (
+        "jin/tests.py",
+        {"tests/test_a.py": CHECK.format(module="jin.tests", name="it")},
+        ["tests/test_a.py::test_it"],
+    ),
     "source_in_test": (
         "web/test/size.py",
         {"tests/test_a.py": CHECK.format(module="web.test.size", name="it")},
@@ -194,7 +199,8 @@ LAYOUTS: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "src": (
         "src/size.py",
         {
-            "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['src']\naddopts = '--no-such-option'\n",
+            "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['src']\naddopts = '--no-such-option'\n"
+            "python_functions = ['check_*', 'test_it']\nrequired_plugins = ['nobody']\ncache_dir = '.c'\n",
             "tests/test_a.py": CHECK.format(module="size", name="it"),
         },
         ["tests/test_a.py::test_it"],
@@ -219,6 +225,33 @@ async def test_a_right_repair_is_solved_in_every_layout_and_emptied_tests_are_no
     (file,) = {name.partition("::")[0] for name in tests}
     emptied = f"sed -i 's/assert .*/pass/' {file}"
     assert (await attempt(task, emptied))[0].verdict == "tests_failed"
+
+
+async def test_a_patch_that_touches_tests_gives_nobody_leave_to(isolation: None) -> None:
+    helper = "from size import double\ndef check():\n    assert double(3) == 6\n"
+    call = "from tests.helper import check\ndef test_it():\n    check()\n"
+    files = {"size.py": BROKEN, "tests/helper.py": helper, "tests/test_a.py": call, "tests/__init__.py": ""}
+    patch = "".join(f"--- a/{path}\n+++ b/{path}\n" for path in files)
+    for named in ("tests", "tests/", "tests/test_a.py::test_it"):
+        metadata = {"repository": files, "FAIL_TO_PASS": [named], "patch": patch}
+        task = read_task(Task("t", "?", ("t",), metadata=metadata))
+        emptied = "sed -i 's/assert .*/pass/; s/ check()/ pass/' tests/*.py"
+        assert (await attempt(task, emptied))[0].verdict == "tests_failed"
+
+
+async def test_a_script_may_start_processes_and_hold_any_text(isolation: None) -> None:
+    script = (
+        "import multiprocessing, size\n"
+        "if __name__ == '__main__':\n"
+        f"    process = multiprocessing.get_context('spawn').Process(target=len, args=['{'é' * 30_000}'])\n"
+        "    process.start()\n"
+        "    process.join()\n"
+        "    assert (process.exitcode, size.double(3)) == (0, 6)\n"
+    )
+    metadata = {"repository": {"size.py": REPAIRED}, "remote_env_info": {"f2p_script": script}}
+    assert (await attempt(read_task(Task("t", "?", ("t",), metadata=metadata)), "true"))[0].verdict == "solved"
+    metadata["remote_env_info"] = {"f2p_script": "x = '\ud800'\n"}
+    assert (await attempt(read_task(Task("t", "?", ("t",), metadata=metadata)), "true"))[0].verdict == "solved"
 
 
 async def test_only_the_function_itself_raises_what_a_case_expects(isolation: None) -> None:

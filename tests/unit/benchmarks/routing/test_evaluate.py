@@ -111,7 +111,7 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
     assert "| 0.5 | 0.0 | 50.0 | -0.250 | 0.500 | 0.500 |" in notes[0]
     samples[1].status = "failed"  # its prompt's other price is of another scale
     assert read_scores(folder, notes) == {"trained, seed 0 (policy)": {"prompt 1": pytest.approx(0.1)}}
-    assert "1 rollouts failed; 1 prompts have no score" in notes[1]
+    assert "1 rollouts failed; 1 prompts lack a price and have no score" in notes[1]
     samples[1].status = "completed"
     measures = {name: column for name, column in result.measures.items() if name != "p_strong"}
     folder.save_evaluation(replace(result, measures=measures))  # as if models had been named in several tokens

@@ -39,7 +39,8 @@ async def test_files_commands_and_the_diff(make: Make) -> None:
         assert (result.stdout, result.stderr, result.exit_code, result.ok) == (b"x = 2\n1\n", b"oops\n", 3, False)
         assert (await workspace.exec("cat", b"in " * 99999, timeout_s=30)).stdout == b"in " * 99999
         await workspace.exec("git add -A; git commit -qm mine; rm pkg/b.py", timeout_s=30)
-        settings = "git config color.ui always; git config diff.noprefix true; git init -q demo"
+        settings = "git config color.ui always; git config diff.noprefix true; git init -q demo; git init -q kept;"
+        settings += "git -C kept commit -q --allow-empty -m x; git add kept; echo 1 > kept/file"
         await workspace.exec(settings, timeout_s=30)
         diff = await workspace.diff()
         with pytest.raises(WorkspaceError, match="get"):
@@ -49,6 +50,7 @@ async def test_files_commands_and_the_diff(make: Make) -> None:
         assert (await other.exec("git apply -", diff, timeout_s=30)).ok
         assert await other.get("new dir/it's.txt") == b"\0\xff binary\n"
         assert await other.get("a.py") == b"x = 2\n"
+        assert await other.get("kept/file") == b"1\n"
         assert not (await other.exec("ls pkg/b.py", timeout_s=30)).ok
 
 
