@@ -83,7 +83,7 @@ class Transcriber:
         for i, message in enumerate(messages):
             if message.role == "assistant":
                 places = places if i and messages[i - 1].role == "assistant" else {}
-                places.update((call.call_id, len(places) + n) for n, call in enumerate(message.calls))
+                places |= {call.call_id: n for n, call in enumerate(message.calls, len(places))}
             elif message.role == "tool" and (i == 0 or messages[i - 1].role != "tool"):
                 end = next((j for j in range(i, len(messages)) if messages[j].role != "tool"), len(messages))
                 order[i:end] = sorted(order[i:end], key=lambda j: places.get(messages[j].call_id, len(places)))

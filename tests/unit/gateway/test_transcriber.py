@@ -84,19 +84,19 @@ async def test_results_that_come_out_of_order_stand_behind_their_calls_where_no_
     for kind, swapped in (("qwen3", True), ("kimi", False)):
         model = make_model("", two) if swapped else RandomModel(make_tokenizer(kind), "hermes")
         transcriber = Transcriber(model.tokenizer)
-        calls = (WireCall("call_1", "search", "{}"), WireCall("call_2", "search", "{}"))
+        calls = tuple(WireCall(f"call_{n}", "search", "{}") for n in (1, 2, 3))
         messages = (
             WireMessage("user", "hello"),
             WireMessage("assistant", "", calls=calls),
+            WireMessage("tool", "?", call_id="nobody's"),
             WireMessage("tool", "30", call_id="call_2"),
             WireMessage("tool", "-5", call_id="call_1"),
-            WireMessage("tool", "?", call_id="nobody's"),
+            WireMessage("tool", "9", call_id="call_3"),
         )
         came = replace(NOWHERE, messages=messages, entries=messages)
         ordered = transcriber.order_results(came)
-        assert [message.text for message in ordered.messages[2:]] == (
-            ["-5", "30", "?"] if swapped else ["30", "-5", "?"]
-        )
+        shown = ["-5", "30", "9", "?"] if swapped else ["?", "30", "-5", "9"]
+        assert [message.text for message in ordered.messages[2:]] == shown
         assert transcriber.order_results(ordered) is ordered
 
 
