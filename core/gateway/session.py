@@ -242,6 +242,7 @@ class GatewaySession:
             raise
         finally:
             self._running.discard(call)
+            self._used_at = time.monotonic()  # it is not idle while the reply is being written
 
     async def ask(self, request: AgentRequest) -> Answer:
         """Answer a request of this process, which has the answer at once. A refusal is counted, as over HTTP."""

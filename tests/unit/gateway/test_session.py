@@ -415,3 +415,14 @@ async def test_an_answer_behind_a_trimmed_head_has_its_own_thoughts_alone():
 
 def contains(ids: Sequence[int], part: Sequence[int]) -> bool:
     return any(tuple(ids[i : i + len(part)]) == tuple(part) for i in range(len(ids)))
+
+
+async def test_a_session_whose_call_has_just_ended_is_not_idle():
+    """A call may run for longer than a session may be idle, and the reply is written after its end."""
+    model, session, messages = begin(calling=0.0, seed=12)
+    model.policy._latency = 0.3
+    asked, idle = asyncio.ensure_future(ask(session, messages)), list[float]()
+    while not asked.done():
+        await asyncio.sleep(0)
+        idle.append(session.idle_s)
+    assert max(idle) < 0.2
