@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -77,18 +77,12 @@ async def run(options: argparse.Namespace) -> None:
                 await asyncio.Event().wait()
 
 
-@contextmanager
-def hold_record(folder: Path | None) -> Iterator[None]:
+def hold_record(folder: Path | None) -> AbstractContextManager[None]:
     """Hold a folder for one gateway: a second one would cut off what the first is writing."""
     if folder is None:
-        yield
-        return
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(hold_lock(folder / ".lock"))
-        except BlockingIOError:
-            raise ValueError(f"--record {folder}: another gateway records there; give a folder of its own") from None
-        yield
+        return nullcontext()
+    told = f"--record {folder}: another gateway records there; give a folder of its own"
+    return hold_lock(folder / ".lock", held=ValueError(told))
 
 
 def open_record(

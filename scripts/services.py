@@ -23,7 +23,7 @@ import socket
 import string
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -105,14 +105,9 @@ def serve_around(file: Path, logs: Path) -> Iterator[None]:
         ServerError: as `run_services`, or another process writes its addresses there.
     """
     services = read_services(file)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(hold_lock(logs / ".lock", wait_s=5.0))
-        except BlockingIOError:
-            raise ServerError(
-                f"{logs}: another process keeps its services there: end it, or give other --logs"
-            ) from None
-        write_text(logs / ADDRESSES, yaml.safe_dump(stack.enter_context(run_services(services, logs))))
+    told = f"{logs}: another process keeps its services there: end it, or give other --logs"
+    with hold_lock(logs / ".lock", 5.0, ServerError(told)), run_services(services, logs) as addresses:
+        write_text(logs / ADDRESSES, yaml.safe_dump(addresses))
         yield
 
 

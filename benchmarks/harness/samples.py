@@ -83,10 +83,8 @@ class SampleLog:
         self.path = samples_path(folder, cell.file)
         self.session = 1
         self._lock = ExitStack()
-        try:
-            self._lock.enter_context(hold_lock(self.path.with_name(f".{Path(cell.file).stem}.lock")))
-        except BlockingIOError:
-            raise EvaluationError(f"{self.path}: another process evaluates {cell}; wait for it, or end it") from None
+        told = EvaluationError(f"{self.path}: another process evaluates {cell}; wait for it, or end it")
+        self._lock.enter_context(hold_lock(self.path.with_name(f".{Path(cell.file).stem}.lock"), held=told))
         self._log: RolloutLog | None = None
 
     def _read(self) -> Iterator[RecordedRollout]:

@@ -166,6 +166,11 @@ class AlgorithmSection(GRPOConfig):
             raise ValueError("adv_estimator=gae needs a value head, which vf_coef trains; set it above 0, such as 0.1")
         if self.kl_coef and self.std_normalization and estimator in ("grpo", "turn_grpo", "gigpo"):
             raise ValueError("std_normalization scales a KL of any size to 1; for kl_coef, set std_normalization=false")
+        if self.kl_loss_coef and self.kl_loss_type == "k1":
+            raise ValueError(
+                "kl_loss_type=k1 has the same gradient whatever the start model is; set kl_loss_coef=0 and kl_coef, "
+                "which takes it from the reward, or kl_loss_type=low_var_kl"
+            )
         if self.observation_coef and self.rows == "turn":
             raise ValueError("observation_coef is for the tokens between the turns of a row; set rows=segment")
         return self
@@ -463,11 +468,6 @@ class Recipe(Section):
         kept, n, optimizer = self.algorithm.update_group_size, self.rollout.group_size, self.optimizer
         if self.rollout.top_k == 0:
             raise ValueError("rollout.top_k=0 leaves no token to sample; -1 switches it off")
-        if self.algorithm.kl_loss_coef and self.algorithm.kl_loss_type == "k1":
-            raise ValueError(
-                "algorithm.kl_loss_type=k1 has the same gradient whatever the start model is; set kl_loss_coef=0 and "
-                "kl_coef, which takes it from the reward, or kl_loss_type=low_var_kl"
-            )
         if kept is not None and kept >= n:
             raise ValueError(f"algorithm.update_group_size={kept} leaves none out of rollout.group_size={n}; lower it")
         if optimizer.lr_decay_steps and optimizer.lr_scheduler_type == "constant":

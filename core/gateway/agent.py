@@ -12,7 +12,6 @@ The agent may be any program: `Command` runs one as a process, which finds the g
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import sys
@@ -24,12 +23,12 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any
 
 from core.gateway.settings import SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
-from core.rollout.reward import Reward, call_reward
+from core.rollout.reward import Reward, call_reward, to_number
 from core.text.tokenizer import Tokenizer
 from core.types import CALLS, Sampling, Task, Trajectory, Turn
 
@@ -101,7 +100,7 @@ class Outcome:
     def __post_init__(self) -> None:
         numbers = self.metrics if self.reward is None else {"reward": self.reward, **self.metrics}
         for name, value in numbers.items():
-            if not isinstance(value, SupportsFloat) or not math.isfinite(value):  # numpy's numbers are no `float`
+            if to_number(value) is None:
                 raise ValueError(f"{name} is {value!r}, which is no finite number")
 
 

@@ -47,12 +47,13 @@ class TemplateCalls(TurnFormat):
         """Raises RecipeError as `need_format`."""
         super().__init__(renderer)
         self._format = need_format(self.key, renderer.tokenizer)
+        self._ends = end_ids(renderer.tokenizer)
         self.tools = [tool.to_openai() for tool in self.schemas]
 
     def read_calls(self, prompt: Ids, reply: Ids) -> Reply:
         """Read a reply to a prompt; one with a call that does not fit its tool has an error in place of calls."""
         ids = self.renderer.sampled_message(reply, prompt).ids
-        if ids and ids[-1] in end_ids(self.renderer.tokenizer):  # a second one, which the template does not write
+        if ids and ids[-1] in self._ends:  # a second one, which the template does not write
             ids = ids[:-1]
         text = self.renderer.tokenizer.decode(ids)
         read = read_reply(text, self._format, self.schemas)

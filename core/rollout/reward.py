@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from core.policy.base import Roles
 from core.rollout.method import Method, PolicyFault, RolloutError
@@ -26,22 +27,32 @@ _told = set[str]()
 
 async def call_reward(reward: Reward, task: Task, answer: str) -> float:
     """Return the reward of an answer. Raises RolloutError (`bad_reward`) if the function gives no finite number."""
-    name = f"{getattr(reward, '__module__', '')}.{getattr(reward, '__qualname__', reward)}"
     began = time.monotonic()
     try:
         value = reward(task, answer)
-        if time.monotonic() - began > SLOW_S and name not in _told:
+        if time.monotonic() - began > SLOW_S and (name := _name(reward)) not in _told:
             _told.add(name)
             about = "a call of %s takes long, and all rollouts wait for it: let it be `async def`, and await what waits"
             logger.warning(about, name)
         value = await value if inspect.isawaitable(value) else value
-        with suppress(TypeError, ValueError):
-            if not isinstance(value, str) and math.isfinite(number := float(value)):
-                return number
+        if (number := to_number(value)) is not None:
+            return float(number)
         problem = f"gave {value!r:.200}, and must give a finite number"
     except Exception as error:  # a user's function fails in its own ways
         problem = f"raised {type(error).__name__}: {error}"
-    raise RolloutError("bad_reward", f"task {task.task_id}: the reward function {name} {problem}")
+    raise RolloutError("bad_reward", f"task {task.task_id}: the reward function {_name(reward)} {problem}")
+
+
+def to_number(value: Any) -> float | None:
+    """Return a finite number, as Python's where it is NumPy's or the like; None for all else, a text included."""
+    with suppress(TypeError, ValueError, OverflowError):  # None or an array, for example
+        if not isinstance(value, str) and math.isfinite(value):
+            return value if type(value) in (int, float) else float(value)
+    return None
+
+
+def _name(reward: Reward) -> str:
+    return f"{getattr(reward, '__module__', '')}.{getattr(reward, '__qualname__', reward)}"
 
 
 class RewardedMethod(Method):

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from statistics import stdev
 from typing import Any, cast
 
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, PolicyFault, Regrade, RolloutError
+from core.rollout.reward import to_number
 from core.seeds import derive_seed
 from core.types import Group, Sampling, Task, Trajectory
 
@@ -156,20 +155,13 @@ def check_reward(trajectory: Trajectory) -> Trajectory:
     if trajectory.status == "failed":
         return trajectory
     numbers = {"reward": trajectory.reward, **{f"metric {name}": n for name, n in trajectory.metrics.items()}}
-    plain = [_to_number(value) for value in numbers.values()]
+    plain = [to_number(value) for value in numbers.values()]
     for (name, value), number in zip(numbers.items(), plain, strict=True):
         if number is None:
             error = f"task {trajectory.task_id}: the {name} is {value!r}, and must be a finite number"
             return failed_trajectory(trajectory.task_id, "bad_reward" if name == "reward" else "bad_metrics", error)
     metrics = dict(zip(trajectory.metrics, cast(list[float], plain[1:]), strict=True))
     return replace(trajectory, reward=plain[0], metrics=metrics)
-
-
-def _to_number(value: Any) -> float | None:
-    with suppress(TypeError, ValueError, OverflowError):  # None or an array, for example
-        if not isinstance(value, str) and math.isfinite(value):
-            return value if type(value) in (int, float) else float(value)
-    return None
 
 
 def regrade_group(regrade: Regrade, task: Task, group: Group) -> Sequence[Trajectory]:

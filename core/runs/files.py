@@ -189,11 +189,11 @@ def jsonable(value: Any) -> Any:
 
 
 @contextmanager
-def hold_lock(path: Path, wait_s: float = 0.0) -> Iterator[None]:
+def hold_lock(path: Path, wait_s: float = 0.0, held: Exception | None = None) -> Iterator[None]:
     """Hold the lock on the file `path`. It ends with the process, however the process ends; the file stays.
 
     Raises:
-        BlockingIOError: another process holds it, and still does after `wait_s` seconds.
+        BlockingIOError, or `held` in its place: another process holds it, and still does after `wait_s` seconds.
     """
     import fcntl  # not on Windows
 
@@ -204,9 +204,9 @@ def hold_lock(path: Path, wait_s: float = 0.0) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
+            except BlockingIOError as error:
                 if time.monotonic() >= deadline:
-                    raise
+                    raise held or error from None
                 time.sleep(0.02)
         yield
 

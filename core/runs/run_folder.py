@@ -29,7 +29,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -345,16 +345,9 @@ class RunFolder:
             write_json(self.path / "versions.json", {**before, "resumed_with": [*resumed, now]})
 
 
-@contextmanager
-def _lock(path: Path, wait_s: float = 0.0) -> Iterator[None]:
-    with ExitStack() as held:
-        try:
-            held.enter_context(hold_lock(path / LOCK, wait_s))
-        except BlockingIOError:
-            raise RunFolderError(
-                f"{path}: another process is writing this run; wait for it, end it, or choose another --out"
-            ) from None
-        yield
+def _lock(path: Path, wait_s: float = 0.0) -> AbstractContextManager[None]:
+    told = f"{path}: another process is writing this run; wait for it, end it, or choose another --out"
+    return hold_lock(path / LOCK, wait_s, RunFolderError(told))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "", joint: str = ".") -> dict[str, Any]:

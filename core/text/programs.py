@@ -19,6 +19,8 @@ _ATTRIBUTES = r"(?:[ \t]+\S+=\S+)*[ \t\r]*\n"
 _PROGRAM = re.compile(rf"[ \t]*\{{?\.?(?:i?python[\d.]*|py3?|tool_code)\}}?{_ATTRIBUTES}\s*\S", re.IGNORECASE)
 _INFO = re.compile(rf"\A[ \t]*[\w.+{{}}-]*{_ATTRIBUTES}")
 """Matches what stands behind a fence that begins a line: a language, `{python}`, `python title=x`, or nothing."""
+_LANGUAGE = re.compile(r"\A(?:python3?|py)?[ \t\r]*\n", re.IGNORECASE)
+"""Matches the same where a fence stands within a line, or is missing: there a first line may be code."""
 _FENCE = re.compile(r"^[ \t]*```([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -48,12 +50,11 @@ def extract_program(reply: str) -> str:
         return plain
     program = reply
     # A text in a program may hold a fence, so those count first that begin a line.
-    within = re.compile(r"\A(?:python3?|py)?[ \t\r]*\n", re.IGNORECASE)
     lines = re.split(r"^[ \t]*```", reply, flags=re.MULTILINE)
-    for parts, info in ((lines, _INFO), (reply.split("```"), within)):
+    for parts, info in ((lines, _INFO), (reply.split("```"), _LANGUAGE)):
         # A fence that only ends has nothing behind it.
         code = max(parts[1::2], key=lambda text: (bool(_PROGRAM.match(text)), len(text)), default="")
-        program = dedent_program(info.sub("", code) if code else within.sub("", parts[0]))
+        program = dedent_program(info.sub("", code) if code else _LANGUAGE.sub("", parts[0]))
         if can_parse(program) and not any("```" in outside for outside in parts[::2]):
             break
     return program
