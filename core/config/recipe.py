@@ -145,7 +145,14 @@ class AlgorithmSection(GRPOConfig):
         if values["name"] not in ALGORITHMS:
             raise ValueError(f"name {values['name']!r} is no known algorithm; known: {', '.join(ALGORITHMS)}")
         defaults = {key: value for key, (value, _) in ALGORITHMS[values["name"]].items()}
-        return {**defaults, **values}
+        both, longest = {**defaults, **values}, values.get("max_response_length")
+        unread = not both.get("overlong_buffer_len") and both.get("loss_agg") != "constant"
+        if unread and longest not in (None, defaults.get("max_response_length")):
+            raise ValueError(
+                f"max_response_length {longest} would do nothing here: loss_agg=constant divides by it, and "
+                "overlong_buffer_len ends at it; the method's own section limits replies, and model.max_model_len calls"
+            )
+        return both
 
     @model_validator(mode="after")
     def _estimator_uses_what_is_set(self) -> Self:

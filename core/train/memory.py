@@ -197,6 +197,9 @@ def plan_memory(
     step = footprint.step_bytes(
         config, dtype, prefilled=recipe.inference.max_prefill_tokens, sequences=running, kv_tokens=kv_tokens
     )
+    each = process + base + step + footprint.cache_bytes(config, kv_tokens, dtype)  # a server of ours, where no GPU is
+    each += footprint.state_bytes(config, sequences, dtype) + footprint.prepacked_bytes(config, dtype, device)
+    beside = recipe.inference.replicas if device == "cpu" and not torch.cuda.is_available() else 0
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     stays = device == "cuda" or ahead  # decode graphs have recorded where the cache lies
@@ -217,6 +220,7 @@ def plan_memory(
         items.append(_keep(f"frozen model of {role}", size))
     recorded = 0 if device == "cpu" or served else count * footprint.recorded_bytes(config, running)
     items += [
+        _keep("servers of inference.replicas", beside * each),
         _keep("CUDA graphs", recorded),
         MemoryItem("prepacked weights", packed, packed if ahead else 0),
         MemoryItem("KV cache", kv, stays * kv),

@@ -186,6 +186,16 @@ def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
     assert size_of(plan, "frozen model of judge", "update") == sum(size_of(plan, name) for name in parts)
 
 
+def test_replicas_on_a_machine_without_a_gpu_take_its_memory_too(qwen2, monkeypatch):
+    config, alone = weights.load_config(qwen2), ("process and libraries", "weights", "prepacked weights", "KV cache")
+    one = plan_memory(make_recipe(qwen2), config, "cpu")
+    expected = 2 * sum(size_of(one, name) for name in (*alone, "prefill and sampling"))
+    served = make_recipe(qwen2, "inference.replicas=2", "run.seeds=[0]")
+    for gpu, size in ((False, expected), (True, 0)):
+        monkeypatch.setattr("torch.cuda.is_available", lambda gpu=gpu: gpu)
+        assert size_of(plan_memory(served, config, "cpu"), "servers of inference.replicas", "update") == size
+
+
 def test_seeds_at_once_multiply_the_plan(qwen2):
     config = weights.load_config(qwen2)
     one = plan_memory(make_recipe(qwen2, "run.seeds=[0,1,2]"), config, "cpu")
