@@ -130,7 +130,8 @@ class AlgorithmSection(GRPOConfig):
     overlong_filter: bool = False
     """Trains on no rollout that was cut at a limit; its reward stays in its group's statistics (DAPO)."""
     update_group_size: Annotated[int, Field(ge=2)] | None = None
-    """Trains on so many rollouts of each group, those whose rewards differ most (PODS); the others are only sampled."""
+    """Trains on so many rollouts of each group, those whose rewards differ most (PODS); the others are only sampled.
+    With `overlong_filter` they are some of those that were not cut."""
     num_steps_per_rollout: PositiveInt = 1
     """Counts the optimizer steps on each batch of rollouts."""
 
@@ -548,8 +549,17 @@ class Recipe(Section):
                 f"algorithm.max_response_length is {longest}, and model.max_model_len {context}: no single call is "
                 "long enough for the punishment of long answers"
             )
-        if self.run.steps * self.algorithm.num_steps_per_rollout < (rising := self.optimizer.lr_warmup_steps):
-            listed.append(f"optimizer.lr_warmup_steps is {rising}, and the run ends before: its rate stays below lr")
+        steps, optimizer = self.run.steps * self.algorithm.num_steps_per_rollout, self.optimizer
+        if steps < optimizer.lr_warmup_steps:
+            listed.append(
+                f"optimizer.lr_warmup_steps is {optimizer.lr_warmup_steps}, and the run ends before: its rate stays "
+                "below lr"
+            )
+        if optimizer.lr_scheduler_type != "constant" and steps < (optimizer.lr_decay_steps or 0):
+            listed.append(
+                f"optimizer.lr_decay_steps is {optimizer.lr_decay_steps}, and the run ends after {steps}: its rate "
+                "does not fall to 0"
+            )
         return listed
 
     @classmethod

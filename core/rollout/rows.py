@@ -13,6 +13,7 @@ from typing import Required, TypedDict, Unpack
 
 from core.algorithms.advantages import credit_turns, group_advantages, keep_most_different, overlong_penalty, whiten
 from core.algorithms.coefficients import BATCH_ESTIMATORS
+from core.rollout.runner import has_signal
 from core.rollout.turns import extends
 from core.types import Advantage, AdvEstimator, Group, Row, RowUnit, Trajectory, Turn
 
@@ -89,6 +90,8 @@ def rollout_advantages(
     """
     longest, buffer = options.get("max_response_length"), options.get("overlong_buffer_len")
     rewards = [None if t.status == "failed" else t.reward for t in group]
+    if (least := options.get("min_group_std")) and not has_signal(group, least):
+        return [None] * len(group)
     if options.get("adv_estimator") == "gigpo":
         earned = [sum(turn.reward or 0.0 for turn in t.turns) for t in group]
         rewards = [None if r is None else r + extra for r, extra in zip(rewards, earned, strict=True)]
@@ -97,20 +100,18 @@ def rollout_advantages(
     if longest and buffer:
         penalties = [overlong_penalty(n, longest, buffer) for n in trained_tokens]
         rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
-    if kept := options.get("update_group_size"):
-        rewards = keep_most_different(rewards, kept)
+    cut = [bool(options.get("overlong_filter")) and t.status == "truncated" for t in group]
+    if kept := options.get("update_group_size"):  # of those that may be trained
+        rewards = keep_most_different([None if c else r for c, r in zip(cut, rewards, strict=True)], kept)
     advantages = group_advantages(
         rewards,
         adv_estimator=options.get("adv_estimator", "grpo"),
         std_normalization=options["std_normalization"],
         clip=options.get("advantage_clip"),
-        min_std=options.get("min_group_std", 0.0),
     )
     return [
-        None
-        if advantage is None or (options.get("overlong_filter") and trajectory.status == "truncated")
-        else advantage / (max(1, count) if options["split_advantage"] else 1)
-        for trajectory, advantage, count in zip(group, advantages, turns, strict=True)
+        None if advantage is None or c else advantage / (max(1, count) if options["split_advantage"] else 1)
+        for advantage, count, c in zip(advantages, turns, cut, strict=True)
     ]
 
 

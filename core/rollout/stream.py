@@ -125,6 +125,6 @@ class Curriculum(TaskStream):
 
 
 def measure_outcomes(groups: Iterable[Group]) -> dict[str, tuple[float, float]]:
-    """Return the mean and the std of the rewards of each group; a group of failed rollouts agrees on 0."""
+    """Return the mean and the std of the rewards of each group, but of one whose rollouts all failed."""
     rewards = {group[0].task_id: [t.reward or 0.0 for t in group if t.status != "failed"] for group in groups}
-    return {task: (mean(values), pstdev(values)) if values else (0.0, 0.0) for task, values in rewards.items()}
+    return {task: (mean(values), pstdev(values)) for task, values in rewards.items() if values}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,7 +80,7 @@ class Turns:
             if turn.role == role:
                 if turn.trained:
                     earned = turn.reward if reward is None else reward
-                    named = turn.state if state is None else str(derive_seed(*state))
+                    named = turn.state if state is None else str(derive_seed(json.dumps(list(state))))
                     self.recorded[place] = replace(turn, reward=earned, state=named)
                 return
 

@@ -28,9 +28,9 @@ def rollout(task: str, reward: float | None) -> Trajectory:
     return Trajectory(task, (), reward=reward, status=status, failure="timeout" if reward is None else None)
 
 
-def test_an_outcome_is_mean_and_deviation_of_the_valid_rewards_and_failures_agree():
+def test_an_outcome_is_mean_and_deviation_of_the_valid_rewards_and_a_task_that_only_failed_has_none():
     groups = [[rollout("a", r) for r in (1.0, 0.0, None, 0.0, 0.0)], [rollout("b", None)], [rollout("c", 0.1)] * 3]
-    expected = {"a": (0.25, pytest.approx(0.1875**0.5)), "b": (0.0, 0.0), "c": (0.1, 0.0)}
+    expected = {"a": (0.25, pytest.approx(0.1875**0.5)), "c": (0.1, 0.0)}
     assert measure_outcomes(groups) == expected
 
 

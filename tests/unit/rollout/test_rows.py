@@ -195,6 +195,19 @@ def test_clipped_advantages_and_dropped_groups():
     assert max(advantages(outlier, advantage_clip=3.0)) == 3.0
     assert advantages([0.0, 0.1], min_group_std=0.1) == []
     assert len(advantages([0.0, 0.2], min_group_std=0.1)) == 2
+    # It is that of the whole group, not of the two that are trained, nor of what length takes.
+    assert advantages([0.0, 0.0, 0.0, 0.1], min_group_std=0.06, update_group_size=2) == []
+    assert advantages([0.5, 0.5], min_group_std=0.1, max_response_length=1, overlong_buffer_len=1) == []
+
+
+def test_down_sampling_takes_rollouts_that_the_filter_of_cut_ones_leaves():
+    turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
+    cut = [Trajectory("t", (turn,), reward=0.0, status="truncated") for _ in range(4)]
+    group = [*cut, *(Trajectory("t", (turn,), reward=r) for r in (0.0, 0.0, 1.0, 1.0))]
+    options = {"std_normalization": False, "split_advantage": False, "overlong_filter": True}
+    rows = rows_from_groups([group], update_group_size=4, **options)
+    assert [row.advantage for row in rows] == [-0.5, -0.5, 0.5, 0.5]
+    assert [row.advantage for row in rows_from_groups([group], **options)] == [-0.25, -0.25, 0.75, 0.75]
 
 
 @given(CONVERSATIONS | GROUPS, st.booleans(), st.sampled_from(["turn", "segment"]))

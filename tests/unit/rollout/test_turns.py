@@ -103,7 +103,7 @@ async def test_the_latest_turn_of_a_role_is_credited_if_it_is_trained():
     first, second, judge = turns.recorded
     assert (first.reward, first.state, judge.reward, judge.state) == (None, None, None, None)
     assert second.reward == 0.0
-    for showed, same in ((["a page", "another"], True), (["another", "a page"], False), ([], False)):
+    for showed, same in ((["a page", "another"], True), (["another", "a page"], False), (["a page/another"], False)):
         turns.credit("plan", state=showed)
         assert (turns.recorded[1].state == second.state) == same
     turns.branch().credit("plan", reward=0.5)
