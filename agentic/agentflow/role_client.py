@@ -16,7 +16,7 @@ from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
 from core.text.template import TokenTemplate
-from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
+from core.text.tokenizer import Ids, Tokenizer, encode_text, end_ids, special_ids
 from core.tools.base import Interrupt
 from core.types import POLICY, Completion, Sampling
 
@@ -31,7 +31,10 @@ class BudgetSpent(Interrupt):
 
 @dataclass(frozen=True, slots=True)
 class RoleOutput:
-    """Holds what a model wrote, without special tokens: `ids` for roles with the same tokenizer, `text` for others."""
+    """Holds what a model wrote: `ids`, without special tokens, for roles with the same tokenizer, `text` for others.
+
+    The text is what is parsed, so it keeps the tags of thoughts, which Qwen3's tokenizer adds as tokens.
+    """
 
     text: str
     ids: Ids
@@ -70,9 +73,10 @@ class RolePrompter:
         return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)
 
     def read(self, completion: Completion) -> RoleOutput:
-        ids = tuple(i for i in completion.token_ids if i not in self._special)
-        cut = completion.finish_reason == "length"
-        return RoleOutput(str(self.tokenizer.decode(ids)), ids, self.tokenizer, cut)
+        ids, ends = completion.token_ids, end_ids(self.tokenizer)
+        text = str(self.tokenizer.decode([i for i in ids if i not in ends]))
+        quoted = tuple(i for i in ids if i not in self._special)
+        return RoleOutput(text, quoted, self.tokenizer, completion.finish_reason == "length")
 
     def _encode(self, value: str | RoleOutput, spaced: bool) -> Ids:
         space = " " * spaced

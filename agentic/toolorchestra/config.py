@@ -69,7 +69,7 @@ class BudgetSection(Section):
     """Limits the tools, the question or dialogue, and what was gathered. Headings and the chat template come on top."""
     document_characters: PositiveInt = 4000
     result_tokens: PositiveInt = 4000
-    """Limits one tool result or error in an append-only context."""
+    """Limits one tool result or error; in a rebuilt context also each message of the dialogue."""
 
 
 class EnvironmentSection(Section):
@@ -134,6 +134,9 @@ class ToolOrchestraSection(Section):
         for tool in ("enhance_reasoning", "call_expert"):
             if self.tools.get(tool) == ():
                 raise ValueError(f"tools.{tool} has no expert to be given to; name one, or leave the tool out")
+        features = {"accuracy", "cost", "latency", *self.aliases, *self.model_mapping, *self.tools}
+        if unknown := self.preference.keys() - features:
+            raise ValueError(f"preference weighs {', '.join(unknown)}, which is no feature, expert or tool")
         for alias, model in self.model_mapping.items():
             if model not in self.models:
                 raise ValueError(f"model_mapping.{alias} is {model!r}, which is not under toolorchestra.models")

@@ -2,7 +2,7 @@
 
 The orchestrator only writes the name of an expert. The record puts a model behind the name, so models and prices can
 change from record to record. A call that fails is an `ExpertFailure` with a kind. It costs time but no money, since no
-tokens came back.
+tokens came back, but for one that met its limit while it thought (`cut`).
 """
 
 from __future__ import annotations
@@ -195,8 +195,9 @@ class Experts:
         price, tokens = self._prices[model], (reply.prompt_tokens, reply.completion_tokens)
         if not any(tokens) and (price.input or price.output):
             raise RolloutError("no_usage", f"{model}: its server counts no tokens (`usage`). Fix: give it the price 0")
-        self.ledger.append(ExpertCall(alias, model, *tokens, call_cost(price, *tokens), reply.seconds, declared_s))
-        return reply
+        failure, cost = "cut" if reply.is_lost else None, call_cost(price, *tokens)
+        self.ledger.append(ExpertCall(alias, model, *tokens, cost, reply.seconds, declared_s, failure))
+        return ExpertFailure("cut", f"{alias} met its limit before it wrote anything") if failure else reply
 
     @property
     def failures(self) -> Counter[str]:
@@ -204,8 +205,8 @@ class Experts:
 
     @property
     def all_down(self) -> bool:
-        """Return whether experts were asked and every call failed, none of them because the request was bad."""
-        return bool(self.ledger) and all(call.failure not in (None, "bad_request") for call in self.ledger)
+        """Return whether experts were asked and every call failed, none for a bad request or a limit of tokens."""
+        return bool(self.ledger) and all(call.failure not in (None, "bad_request", "cut") for call in self.ledger)
 
 
 def call_cost(price: PriceSection | None, prompt_tokens: int, completion_tokens: int) -> float:

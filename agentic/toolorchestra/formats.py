@@ -105,7 +105,7 @@ class CompactCallFormat:
         return check_call(call, tools) or call
 
     def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
-        word, _, rest = text.strip().partition(" ")
+        word, _, rest = text.rpartition("</think>")[2].strip().partition(" ")
         if word == "say":
             message = rest.strip()
             return AssistantMessage(message) if message else CallError("no_call", "say something to the user")

@@ -23,7 +23,7 @@ from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.prompts import AGENT, REFUSED, hand_over_schemas
 from core.policy.openai_chat import ChatReply
 from core.text.conversation import Markup, Message, Renderer
-from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, check_call, parse_call
+from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, check_call, drop_opened_thought, parse_call
 from core.types import Task
 
 
@@ -157,7 +157,7 @@ class FuncCallRollout:
         if isinstance(reply, ExpertFailure):
             return reply
         if not reply.calls:
-            return HermesCallFormat().parse_action(reply.text, start.tools)
+            return HermesCallFormat().parse_action(drop_opened_thought(reply.text), start.tools)
         calls = read_calls(reply)
         if isinstance(calls, CallError):
             return calls

@@ -14,7 +14,7 @@ from agentic.toolorchestra.prompts import REFUSED, expert_messages, question_mes
 from core.rewards.answer_grader import open_answer
 from core.text.conversation import Message, Renderer
 from core.text.programs import extract_program
-from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, split_thoughts
+from core.text.tool_calls import CallError, ToolCall, drop_opened_thought, split_thoughts
 from core.tools.base import Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox, make_tool
 from core.types import Task
@@ -133,11 +133,8 @@ class QaRollout:
         reply = await self._experts.ask(alias, messages)
         if isinstance(reply, ExpertFailure):
             return reply
-        thoughts, answer = split_thoughts(reply.text)
-        if answer is None:
-            return ExpertFailure("unclosed_thought", f"{alias} did not stop thinking")
-        # A service does not show whether its template has opened a thought.
-        return answer if thoughts else answer.rpartition(THOUGHT_END)[2]
+        answer = split_thoughts(drop_opened_thought(reply.text))[1]
+        return ExpertFailure("unclosed_thought", f"{alias} did not stop thinking") if answer is None else answer
 
     def _note(self, call: ToolCall, result: str) -> str:
         """Keep a result as a line of the compact form, and return it as the orchestrator reads it."""

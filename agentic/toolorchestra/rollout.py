@@ -107,7 +107,7 @@ class ToolOrchestra(Method):
             await call.run(orchestrator, environment)
         finally:
             await environment.close()
-        log, solved = self.write_log(call, environment), (call.score or 0.0) > 0
+        log, solved = self.write_log(call, environment), (call.score or 0.0) > 1 - 1e-6
         return self.make_trajectory(task, experts, orchestrator, call, correct=solved, answered=call.done, log=log)
 
     def write_log(self, call: FuncCallRollout, environment: Environment) -> dict[str, Any]:

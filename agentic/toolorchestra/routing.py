@@ -20,7 +20,7 @@ from agentic.toolorchestra.orchestrator import Orchestrator
 from core.rollout.method import RolloutError
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import encode_text
-from core.text.tool_calls import CallError
+from core.text.tool_calls import CallError, split_thoughts
 from core.types import CALLS, Task, Trajectory
 
 SYSTEM = "Choose the model that answers the question."
@@ -32,8 +32,9 @@ async def run_route(
     """Run one task. Raises RolloutError (`bad_task`) for a record without two models and their costs."""
     right, cost = read_outcomes(task)
     messages, cut = route_messages(config, renderer, task)
-    written = await orchestrator.write(messages) or ""
-    choice = written if config.max_tokens == 1 else written.strip()
+    written = split_thoughts(await orchestrator.write(messages) or "")[1] or ""
+    # One token is compared as it is, but for the line ends behind a thought that the template wrote.
+    choice = written.lstrip("\n") if config.max_tokens == 1 else written.strip()
     if choice not in right:
         orchestrator.refuse(CallError("no_call", f"write one of: {', '.join(right)}"))
     correct = float(right.get(choice, False))

@@ -32,7 +32,7 @@ from benchmarks.questions.prompts import (
     shown_tools,
 )
 from core.config import RecipeError
-from core.policy.base import Roles
+from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, RolloutError
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
@@ -78,6 +78,9 @@ class ReleasedQuestions(Method):
             if run.answer is not None:
                 break
         correct = await self.grade(models, task, run.answer or "")
+        if not correct and (run.counts["search_failures"] or experts.all_down):
+            what = "the search service" if run.counts["search_failures"] else "every expert"
+            raise RolloutError("service_failed", f"task {task.task_id}: {what} gave no reply")
         own = call_cost(self.config.orchestrator_price, *orchestrator.count_tokens())
         calls = {f"{CALLS}{alias}": run.used[alias] for alias in self.config.aliases}
         return Trajectory(
@@ -117,6 +120,8 @@ class ReleasedQuestions(Method):
             return at_once
         message = judge_message(task.question, answer, task.answers[0])
         reply = await models.ask(str(self.config.judge), [{"role": "user", "content": message}])
+        if reply.is_lost:
+            raise PolicyError("bad_reply", "the judge met its limit of tokens before it wrote anything")
         return read_verdict(reply.text)
 
     async def close(self) -> None:
@@ -161,6 +166,7 @@ class _Run:
         result = await self._method.tools.run("search", query[:QUERY_CHARACTERS])
         if result.status != "ok":
             self.counts["tool_failures"] += 1
+            self.counts["search_failures"] += result.status in ("error", "timeout")
             return
         self._add(result.parts[::-1])
 

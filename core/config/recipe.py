@@ -549,17 +549,11 @@ class Recipe(Section):
                 f"algorithm.max_response_length is {longest}, and model.max_model_len {context}: no single call is "
                 "long enough for the punishment of long answers"
             )
-        steps, optimizer = self.run.steps * self.algorithm.num_steps_per_rollout, self.optimizer
-        if steps < optimizer.lr_warmup_steps:
-            listed.append(
-                f"optimizer.lr_warmup_steps is {optimizer.lr_warmup_steps}, and the run ends before: its rate stays "
-                "below lr"
-            )
-        if optimizer.lr_scheduler_type != "constant" and steps < (optimizer.lr_decay_steps or 0):
-            listed.append(
-                f"optimizer.lr_decay_steps is {optimizer.lr_decay_steps}, and the run ends after {steps}: its rate "
-                "does not fall to 0"
-            )
+        steps = self.run.steps * self.algorithm.num_steps_per_rollout
+        if steps < (rising := self.optimizer.lr_warmup_steps):
+            listed.append(f"optimizer.lr_warmup_steps is {rising}, and the run ends before: its rate stays below lr")
+        if steps < (falling := self.optimizer.lr_decay_steps or 0):
+            listed.append(f"optimizer.lr_decay_steps is {falling}, and the run takes {steps}: its rate stays above 0")
         return listed
 
     @classmethod

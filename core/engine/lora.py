@@ -151,12 +151,10 @@ def without_adapters(model: CausalLM) -> Iterator[CausalLM]:
 def merge_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     """Return all weights by parameter name with the adapters added, in `dtype` or that of the model.
 
-    They lie in the machine's memory: a card that trains adapters has no room for the model a second time. To bfloat16
-    a sum of base and adapter is rounded at random: what the first steps of a small rate add is below half a unit of
-    most weights, and to the nearest number 12 % of it were left.
+    They lie in the machine's memory: a card that trains adapters has no room for the model a second time.
     """
     products = {f"{name}.weight": adapter for name, adapter in find_adapters(model).items()}
-    merged, chance = {}, torch.Generator(model.device).manual_seed(0)
+    merged = {}
     linears = ((f"{name}.weight", module) for name, module in model.named_modules() if isinstance(module, Linear))
     # One by one: restored, all of them may not fit on the card.
     restored = ((name, linear.read_weight()) for name, linear in linears if linear.four_bits is not None)
@@ -164,17 +162,8 @@ def merge_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str
         weight = parameter.detach()
         if name in products:
             weight = weight.float() + products[name].product()
-            if (dtype or parameter.dtype) == torch.bfloat16:
-                weight = _round_at_random(weight, chance)
         merged[name] = weight.to("cpu", dtype or parameter.dtype)
     return merged
-
-
-def _round_at_random(weight: Tensor, chance: torch.Generator) -> Tensor:
-    """Round float32 to bfloat16, up or down by a chance that keeps the mean."""
-    bits = weight.contiguous().view(torch.int32)  # bfloat16 is the upper half of float32
-    noise = torch.randint(1 << 16, bits.shape, generator=chance, dtype=torch.int32, device=bits.device)
-    return ((bits + noise) & -(1 << 16)).view(torch.float32).bfloat16()
 
 
 def save(model: CausalLM, folder: Path, base: Path) -> None:

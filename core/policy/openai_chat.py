@@ -40,6 +40,11 @@ class ChatReply:
     cut: bool = False
     """Says whether the reply ended at the limit of tokens."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the limit came before there was text or a call, as in a thought that a server keeps."""
+        return self.cut and not self.text.strip() and not self.calls
+
 
 class OpenAIChat(HTTPClient):
     """Calls `model` at `url` (with the version, such as http://HOST:PORT/v1); HTTPClient explains the other options.
@@ -105,7 +110,8 @@ def read_reply(body: bytes) -> ChatReply:
     """Read the first choice of a reply.
 
     Raises:
-        PolicyError: `bad_reply`: it is not JSON, lacks a field, has one of another type, or has neither text nor call.
+        PolicyError: `bad_reply`: it is not JSON, lacks a field, has one of another type, or has neither text nor call
+            and met no limit.
     """
     try:
         reply = json.loads(body)
@@ -124,6 +130,6 @@ def read_reply(body: bytes) -> ChatReply:
         raise PolicyError("bad_reply", f"a content, name or arguments that is no string, in {body[:200]!r}")
     if not all(type(count) is int and 0 <= count < 1e12 for count in (prompt, completion)):
         raise PolicyError("bad_reply", f"usage has counts that are no numbers >= 0, in {body[:200]!r}")
-    if not text.strip() and not calls:
+    if not text.strip() and not calls and not cut:  # what is cut in a thought is a reply: its tokens are paid
         raise PolicyError("bad_reply", f"neither content nor tool calls, in {body[:200]!r}")
     return ChatReply(text, calls, prompt, completion, cut=cut)

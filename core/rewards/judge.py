@@ -81,6 +81,8 @@ class Judge:
             except Exception as error:  # whatever the caller's client raises: the caller is told, and decides
                 logger.warning("judge: %r", error)
                 return "no_reply"
+            if not reply.strip():  # it met its limit in a thought that its server keeps
+                return "no_reply"
             verdict = self._cache[key] = read_verdict(reply)
             while len(self._cache) > REMEMBERED:
                 self._cache.popitem(last=False)

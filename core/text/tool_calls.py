@@ -105,6 +105,11 @@ def split_thoughts(text: str) -> tuple[list[str], str | None]:
     return thoughts, text[place:]
 
 
+def drop_opened_thought(text: str) -> str:
+    """Return a service's reply without a thought that its chat template opened, which a service does not show."""
+    return text if split_thoughts(text)[0] else text.rpartition(THOUGHT_END)[2]
+
+
 def strip_thinking(text: str) -> str | CallError:
     """Return the answer of a reply, or an error when the model did not stop thinking."""
     answer = split_thoughts(text)[1]

@@ -33,7 +33,7 @@ from agentic.toolorchestra.tau2.client import Event, Mailbox, Worker, Workers, c
 from agentic.toolorchestra.tau2.compat import rewrite
 from agentic.toolorchestra.tau2.users import HangUpUser, ScriptedUser
 from core.policy.openai_chat import Message
-from core.text.tool_calls import CallError, ToolSchema
+from core.text.tool_calls import CallError, ToolSchema, drop_opened_thought
 from core.types import Task
 
 Responder = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Mapping[str, Any]]]
@@ -254,8 +254,10 @@ def _make_responder(name: str | None, ask: Ask) -> Responder | None:
 
     async def respond(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
         reply = await ask(name, messages, tools)
-        schemas = [_schema(tool["function"]) for tool in tools]
-        action = read_calls(reply) if reply.calls else HermesCallFormat().parse_action(reply.text, schemas)
+        if reply.cut:
+            raise ValueError(f"cut at its limit; raise toolorchestra.models.{name}.max_tokens")
+        schemas, text = [_schema(tool["function"]) for tool in tools], drop_opened_thought(reply.text)
+        action = read_calls(reply) if reply.calls else HermesCallFormat().parse_action(text, schemas)
         if isinstance(action, CallError):
             raise ValueError(f"not a usable turn: {action.message}")
         if isinstance(action, AssistantMessage):

@@ -182,7 +182,7 @@ async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equalit
 
 @pytest.mark.parametrize(
     ("reply", "by"),
-    [(RuntimeError("no server"), "no_reply"), ("They look alike.", "no_verdict")],
+    [(RuntimeError("no server"), "no_reply"), ("", "no_reply"), ("They look alike.", "no_verdict")],
 )
 async def test_an_answer_that_its_judge_does_not_decide_is_wrong_by_that_name(reply, by) -> None:
     async with open_grader() as grader:

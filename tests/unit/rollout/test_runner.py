@@ -21,6 +21,7 @@ from core.rollout.runner import (
     check_reward,
     failed_trajectory,
     has_signal,
+    measure_agreement,
     regrade_group,
 )
 from core.rollout.turns import Turns
@@ -263,3 +264,11 @@ def test_a_group_that_cannot_be_compared_fails_by_name():
     assert [t.failure for t in regrade_group(divide, task, group)] == ["exception_ZeroDivisionError"] * 2
     lost = regrade_group(lambda task, group: [replace(group[0], reward=math.nan), group[1]], task, group)
     assert [(t.failure, t.reward) for t in lost] == [("bad_reward", None), (None, 1.0)]
+
+
+def test_a_group_that_agrees_is_easy_where_it_is_right_also_if_its_reward_is_scaled_within_it() -> None:
+    def group(reward: float, **metrics: float) -> list[Trajectory]:
+        return [Trajectory("t", (), reward=reward, metrics=metrics)] * 2
+
+    groups = [group(0.0, correct=1.0), group(0.0, correct=0.0), group(0.5), group(-1.0)]
+    assert measure_agreement(groups) == {"easy_groups": 0.5, "hard_groups": 0.5}

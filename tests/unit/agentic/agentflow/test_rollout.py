@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from transformers import AddedToken
 
 from agentic.agentflow import released
 from agentic.agentflow.rollout import AgentFlow
@@ -179,14 +181,20 @@ HELPER = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "h
 ASKING = NEXT.replace("echo", "asking")
 
 
-async def test_thoughts_are_no_verdict_no_command_and_no_result(tell):
+@pytest.mark.parametrize("tags", [(), ("<think>", "</think>")])
+async def test_thoughts_are_no_verdict_no_command_and_no_result(tell, tokenizer, tags):
+    """Also where the tags are tokens of their own, as Qwen3's."""
+    own = copy.deepcopy(tokenizer)
+    own.add_tokens([AddedToken(tag, special=False) for tag in tags])
+    method = AgentFlow(section(roles=HELPER, max_steps=1), Toolbox([Asking()]), own)
     scripts = {
         "policy": ["a", ASKING.format("x"), ANSWER],
         "helper": ["<think>41?</think>42"],
         "executor": ['<think>tool.execute(query="draft")</think>```\nexecution = tool.execute(query="this")\n```'],
         "verifier": ["<think>Conclusion: STOP would be wrong, and"],
     }
-    story = await tell(scripts, tools=[Asking()], roles=HELPER, max_steps=1)
+    written = {name: [own.encode(text, add_special_tokens=False) for text in texts] for name, texts in scripts.items()}
+    story = await tell(written, method=method)
     assert [(s["command"], s["result"]) for s in story.steps] == [('execution = tool.execute(query="this")', "42")]
     assert story.trajectory.metrics["verdict_errors"] == 1
     assert "this" in story.prompts("helper")[0]

@@ -60,7 +60,8 @@ class Services:
         if isinstance(answer, int):
             return web.Response(status=answer)
         message = answer if isinstance(answer, dict) else {"content": answer}
-        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}], "usage": self.usage})
+        ended = "stop" if any(message.values()) else "length"
+        return web.json_response({"choices": [{"message": message, "finish_reason": ended}], "usage": self.usage})
 
     async def retrieve(self, request: web.Request) -> web.Response:
         self.queries += (await request.json())["queries"]

@@ -38,6 +38,7 @@ def test_seeds_records_are_priced_by_the_token(tokenizer: Any) -> None:
         ({"models": {"a": {"url": "http://a", "role": "frozen"}}, "model_mapping": {}}, "either url"),
         ({"models": {"a": {"role": "none"}}, "model_mapping": {}}, "models.a.role is 'none'"),
         ({"preference": {"cost": 2.0}}, "less than or equal to 1"),
+        ({"preference": {"acuracy": 1.0}}, "preference weighs acuracy, which is no feature"),
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from agentic.toolorchestra.config import BudgetSection
-from agentic.toolorchestra.context import Workspace
+from agentic.toolorchestra.context import Workspace, drop_oldest
+from core.text.conversation import Message
 from core.text.tokenizer import encode_text
+from core.text.tool_calls import ToolCall
 
 
 def test_documents_alternate_new_ones_first_and_are_kept_once() -> None:
@@ -29,3 +31,9 @@ def test_attempts_come_first_then_programs_then_documents_and_the_end_is_kept(to
     only_attempts = workspace.render(tokenizer, BudgetSection(attempts=50, code=50), 50)
     assert "document" not in only_attempts
     assert "program" not in only_attempts
+
+
+def test_a_call_that_the_template_writes_takes_its_part_of_the_budget() -> None:
+    calls = (ToolCall("write", {"text": "word " * 60}),)  # some 100 tokens that are in no message's ids
+    dialogue = [Message("user", (1,)), *[Message("assistant", (), calls), Message("tool", (2,))] * 5]
+    assert drop_oldest(dialogue, 250, 1) == [dialogue[0], *dialogue[-4:]]

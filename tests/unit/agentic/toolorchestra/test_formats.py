@@ -73,6 +73,7 @@ CANCEL = call("cancel", order="7", items=1).partition("</think>")[2]
         ("hermes", CANCEL + call("fly").partition("</think>")[2], "unknown_tool"),
         ("compact", " say Hello there", AssistantMessage("Hello there")),
         ("compact", " say ", "no_call"),
+        ("compact", "say it is bad</think> say Hello", AssistantMessage("Hello")),
         ("compact", " call expert-1", [ToolCall("call_expert", {"expert": "expert-1"})]),
     ],
 )

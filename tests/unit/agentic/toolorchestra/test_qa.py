@@ -129,6 +129,16 @@ async def test_an_expert_that_fails_is_counted_and_told(tell: Tell, services: Se
     assert story.trajectory.log["answer"] == "7"
 
 
+async def test_an_expert_that_meets_its_limit_in_a_hidden_thought_is_paid_once_and_not_dead(
+    tell: Tell, services: Services
+) -> None:
+    services.scripts["clever"] = lambda messages: {"content": None}
+    story = await tell([call("answer", model="answer-1")], max_turns=2)
+    assert len(services.asked) == 2
+    assert (story.metrics["expert_cut"], story.trajectory.reward) == (2, 0.0)
+    assert story.metrics["cost"] == pytest.approx(2 * (1000 * 10 + 100 * 30) / 1e6)
+
+
 async def test_an_expert_whose_tokens_nobody_counts_is_not_free(tell: Tell, services: Services) -> None:
     services.usage = None
     with pytest.raises(RolloutError, match="clever: its server counts no tokens") as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ async def test_reward_is_right_minus_price(tell: Tell, text: str, weak: bool, st
     assert story.metrics["calls_strong"] == (text == "strong")
     assert story.metrics["malformed"] == (text == "perhaps")
     assert len(story.trajectory.turns) == 1
+
+
+@pytest.mark.parametrize("max_tokens", [1, 400])
+async def test_a_template_that_closes_an_empty_thought_leaves_the_choice(tell: Tell, max_tokens: int) -> None:
+    names = {"right": {"user": False, "tool": True}, "cost": {"user": 0.0, "tool": 0.3}}  # words of one token
+    task = replace(route(), metadata={**route().metadata, **names})
+    story = await tell(["tool"], task, reward="outcome", thinking=False, max_tokens=max_tokens)
+    assert "</think>" in story.prompts[0]
+    assert story.trajectory.reward == pytest.approx(0.7)
 
 
 def test_probability_of_a_choice_is_exact_for_one_token() -> None:

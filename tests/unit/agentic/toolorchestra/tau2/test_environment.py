@@ -104,6 +104,8 @@ async def test_faults_name_who_is_to_blame(workers: Workers) -> None:
     [
         (ChatReply("It is broken."), None),
         (ChatReply("<think>hm</think>It is broken."), None),
+        (ChatReply("hm\n</think>It is broken."), None),
+        (ChatReply("It is broken, but", cut=True), "cut at its limit"),
         (ChatReply("", (CalledTool("fix", "{"),)), "malformed call"),
         (ChatReply("<tool_call>{</tool_call>"), "not a usable turn"),
         (PolicyError("timeout", "no reply"), "PolicyError: no reply"),
