@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.reward import regrade
-from core.policy.base import PolicyError
+from benchmarks.questions.method import ReleasedQuestions
+from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
-from core.types import Task, Trajectory
+from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
 from tests.small_env import make_task
 from tests.unit.agentic.toolorchestra.conftest import QUESTION, Services, Tell, call, recipe
@@ -297,6 +298,25 @@ async def test_dead_services_are_not_the_orchestrators_fault(tell: Tell, service
     assert raised.value.kind == "search_failed"
     services.scripts["cheap"] = lambda messages: 400  # the expert is there, and refuses what it is asked
     assert (await tell([call("answer", model="answer-2")])).trajectory.reward == 0.0
+
+
+@pytest.mark.parametrize("dead", ["search", "experts"])
+async def test_a_question_of_frames_that_a_dead_service_lost_is_asked_again(
+    services: Services, tokenizer: Any, dead: str
+) -> None:
+    services.scripts["gpt-5"] = lambda messages: 500 if dead == "experts" else "<answer>I do not know</answer>"
+    services.retrieval_status = 500 if dead == "search" else 200
+    models = {"gpt-5": {"url": f"{services.url}/v1", "max_retries": 0, "price": {"input": 1, "output": 1}}}
+    tools = {"search": ["search-1"], "answer": ["answer-1"]}
+    changes = {"tools": tools, "experts": [], "models": models, "judge": "gpt-5", "latency": "measured"}
+    mapped = recipe(services, model_mapping={"search-1": "gpt-5", "answer-1": "gpt-5"}, **changes)
+    asked = [call("search", model="search-1"), call("answer", model="answer-1")]
+    policy = script_policy(tokenizer, [tokenizer.encode(text, add_special_tokens=False) for text in asked])
+    method = ReleasedQuestions(mapped, tokenizer, "frames")
+    with pytest.raises(RolloutError, match="gave no reply") as raised:
+        await method.rollout(QUESTION, Roles({"policy": policy}), Sampling(seed=1))
+    assert raised.value.kind == "service_failed"
+    await method.close()
 
 
 async def test_a_rebuilt_prompt_keeps_within_its_budget(tell: Tell, services: Services) -> None:
