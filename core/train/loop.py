@@ -334,7 +334,8 @@ class GRPOLoop:
     async def _evaluate(self) -> bool:
         """Log the mean reward on the held-out tasks, one rollout each; a failed one counts as the worst, at most as 0.
 
-        Returns whether no evaluation since the first step had a higher reward. One without a valid rollout has none.
+        The other metrics are means over the valid rollouts. Returns whether no evaluation since the first step had a
+        higher reward. One without a valid rollout has none.
         """
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]

@@ -139,7 +139,6 @@ class Trainer:
         self._learned = [*self._optimized, *head]
         self.optimizer = make_optimizer(optimizer, self._learned, seed)
         self.steps = 0
-        self.idle_steps = 0  # which had nothing to train, and count for the rate alone: it falls to the end of the run
         needs_copy = (self.grpo.kl_loss_coef or self.grpo.kl_coef) and not self._adapted
         model.drop_prepacked()  # oneDNN's cannot be copied
         self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
@@ -192,7 +191,6 @@ class Trainer:
                     yield
             for name, statistic in self._step_optimizer().items():
                 totals[name] += statistic
-        self.idle_steps += self.num_steps_per_rollout - len(steps)
         skipped = len(rows) - sum(len(step.rows) for step in steps)
         means = {name: total / len(steps) for name, total in totals.items()}
         return means | {"rows": len(rows), "rows_skipped": skipped}
@@ -253,14 +251,13 @@ class Trainer:
         """Return all that an exact resume needs beyond the current weights and the start model."""
         copies = [copy.detach() for copy, _ in self._copies]
         head = {} if self.value_head is None else {"value_head": self.value_head.state_dict()}
-        counts = {"steps": self.steps, "idle_steps": self.idle_steps}
-        return {"optimizer": self.optimizer.state_dict(), **counts, "float32_copies": copies, **head}
+        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps, "float32_copies": copies, **head}
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a saved state; the model's own weights come from the checkpoint that holds it."""
         self.optimizer.load_state_dict(state["optimizer"])
-        self.steps, self.idle_steps = state["steps"], state.get("idle_steps", 0)  # older checkpoints have the first
+        self.steps = state["steps"]
         for (copy, _), saved in zip(self._copies, state.get("float32_copies", ()), strict=True):
             copy.copy_(saved)
         if self.value_head is not None:
@@ -268,7 +265,7 @@ class Trainer:
 
     def learning_rate(self) -> float:
         """Return the rate of the next step: linear warm-up, then constant, or cosine or linear decay to zero."""
-        config, step = self.config, self.steps + self.idle_steps
+        config, step = self.config, self.steps
         if step < config.lr_warmup_steps:
             return config.lr * (step + 1) / config.lr_warmup_steps
         if config.lr_scheduler_type == "constant" or not config.lr_decay_steps:

@@ -309,21 +309,6 @@ def test_warm_up_and_decay(qwen2):
     assert cosine == pytest.approx([1.0, 0.853553, 0.5, 0.146447, 0.0, 0.0], abs=1e-6)
 
 
-@pytest.mark.parametrize("parts", [1, 4])
-def test_the_rate_falls_to_the_end_of_the_run_though_some_steps_have_nothing_to_train(qwen2, parts):
-    section = OptimizerSection(lr=1.0, lr_scheduler_type="linear", lr_decay_steps=4 * parts)
-    trainer = Trainer(weights.load(qwen2), section, num_steps_per_rollout=parts)
-    rates = []
-    for advantage in (1.0, 0.0, 1.0, 0.0):
-        rates.append(trainer.learning_rate())
-        trainer.grpo_step([Row((1, 2, 3), (1,), (-1.0,), advantage, rollout_id=0)])
-    assert rates == [1.0, 0.75, 0.5, 0.25]
-    assert trainer.steps == 2
-    again = Trainer(weights.load(qwen2), section, num_steps_per_rollout=parts)
-    again.load_state(trainer.state())
-    assert (again.learning_rate(), again.steps) == (0.0, 2)
-
-
 def test_the_rate_reaches_the_weights(qwen2):
     """Adam's first step moves a weight by the learning rate, whatever the gradient's size."""
     model = weights.load(qwen2)
