@@ -86,7 +86,7 @@ class Sampling:
 
     A completion ends with the first of `stop_token_ids`, or with the token that completes one of the texts in `stop`;
     it keeps that token. Log-probs belong to the distribution at `temperature`, before `top_k` and `top_p` cut it
-    (SGLang's convention).
+    (SGLang's convention). `top_p` is a share of it too; vLLM's is one of what `top_k` leaves.
     """
 
     temperature: float = 1.0

@@ -2,8 +2,9 @@
 
 Ids come in, ids and log-probs go out, in the form of vLLM 0.32. A log-prob also has `token: "token_id:7"`, as vLLM had
 it before and as renderers wants it. Departures: one choice a request; log-probs of the sampled tokens alone, under the
-distribution before `top_p` and `top_k` cut it; `stream` sends the whole completion as one event; `cache_salt`,
-`priority`, `routed_experts_prompt_start` and what only changes the text have no effect.
+distribution before `top_p` and `top_k` cut it; `top_p` is a share of it too, not of what `top_k` leaves; `stream` sends
+the whole completion as one event; `cache_salt`, `priority`, `routed_experts_prompt_start` and what only changes the
+text have no effect.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class TokensParams(SamplingBody):
     max_tokens: PositiveInt | None = None
     seed: int | None = None
     logprobs: Literal[0, 1] | None = None
+    prompt_logprobs: None = None  # 0 is not off: it asks for those of the prompt's own tokens
     # These have no effect here.
     detokenize: bool = True
     include_stop_str_in_output: bool = False
@@ -88,9 +90,9 @@ def write_usage(prompt: int, completion: Completion) -> dict[str, Any]:
 
 
 def write_completion(
-    body: TokensBody, completion: Completion, request_id: str, model: str, created: int
+    body: TokensBody, completion: Completion, request_id: str, model: str, created: int, text: str
 ) -> dict[str, Any]:
-    """Return the body of the answer to a request."""
+    """Return the body of the answer to a request; stop texts are looked for in `text`, that of the completion."""
     spans, start = [], 0
     for version, count in completion.count_versions():
         spans.append({"version": version, "start": start, "end": start + count})
@@ -100,7 +102,7 @@ def write_completion(
         "index": 0,
         "token_ids": completion.token_ids,
         "finish_reason": completion.finish_reason,
-        "stop_reason": None,
+        "stop_reason": _find_stop_reason(body.sampling_params, completion, text),
         "logprobs": write_logprobs(completion) if wanted else None,
         "weight_versions": spans,
     }
@@ -113,6 +115,14 @@ def write_completion(
         "usage": write_usage(len(body.token_ids), completion),
         "prompt_token_ids": body.token_ids if body.return_token_ids else None,
     }
+
+
+def _find_stop_reason(params: TokensParams, completion: Completion, text: str) -> int | str | None:
+    """Return which of the client's ids or texts ended the completion; None for an end token."""
+    if completion.finish_reason != "stop":
+        return None
+    asked: list[int | str] = [i for i in completion.token_ids[-1:] if i in (params.stop_token_ids or ())]
+    return next(iter([*asked, *(stop for stop in params.stops if stop in text)]), None)
 
 
 def write_chunks(body: TokensBody, reply: dict[str, Any]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from core.engine import kernel
 from core.engine.model import CausalLM, Linear
-from core.hub import CheckpointError
+from core.hub import CheckpointError, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -185,6 +185,9 @@ def save(model: CausalLM, folder: Path, base: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tensors = {f"{PREFIX}{name}": p.detach().cpu().contiguous() for name, p in find_trained_parameters(model).items()}
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    if "text_config" in read_json(base / "config.json"):  # PEFT would leave every B at zero, without an error
+        words = "%s: the adapters have the names of the text model alone; load the base with AutoModelForCausalLM"
+        logger.warning(words, folder)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from core.engine.cache import PagedCache
 from core.types import Completion, FinishReason, Sampling
@@ -21,9 +22,8 @@ class Request:
 
     While it runs, it holds `pages`, and the keys and values of its first `computed` tokens lie there. Layers with
     states have theirs in `slot`, and its prefill halts at `stops`, where these are copied; `copied` is the last page of
-    its completion at whose end they were. `cached_tokens` counts the tokens that other requests had computed, over all
-    its prefills. `versions` counts, in order, the tokens that each version of the weights sampled. `completion` is set
-    at the end.
+    its completion at whose end they were. `cached_tokens` counts the tokens of the prompt that other requests had
+    computed. `versions` names the version of the weights that sampled each token. `completion` is set at the end.
     """
 
     request_id: str
@@ -39,7 +39,7 @@ class Request:
     copied: int | None = None
     computed: int = 0
     cached_tokens: int = 0
-    versions: dict[str, int] = field(default_factory=dict)
+    versions: list[str] = field(default_factory=list)
     completion: Completion | None = None
 
     @property
@@ -63,11 +63,12 @@ class Request:
     def add_token(self, token: int, logprob: float, weight_version: str) -> None:
         self.output_ids.append(token)
         self.logprobs.append(logprob)
-        self.versions[weight_version] = self.versions.get(weight_version, 0) + 1
+        self.versions.append(weight_version)
 
     def finish(self, reason: FinishReason, weight_version: str) -> None:
         """Make the completion. `weight_version` is that of the engine, for a request without a token."""
-        *earlier, (last, _) = self.versions.items() or [(weight_version, 0)]
+        runs = [(version, len(list(run))) for version, run in groupby(self.versions)]
+        *earlier, (last, _) = runs or [(weight_version, 0)]
         self.completion = Completion(
             tuple(self.output_ids), tuple(self.logprobs), reason, last, self.cached_tokens, tuple(earlier)
         )
@@ -132,7 +133,8 @@ class Scheduler:
             if self.cache.states is not None:
                 request.slot = self.cache.states.take(shared[-1] if shared else None)
                 request.stops = self.cache.find_stops(tokens)
-            request.cached_tokens += computed
+            if not request.output_ids:  # what is prefilled again is more than the prompt, and was computed here
+                request.cached_tokens = computed
             self.cached_tokens += computed
             self.running.append(request)
             prefill.append((request, _count_next(request, budget)))

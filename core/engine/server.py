@@ -1,9 +1,9 @@
 """Serves the engine over SGLang's wire format and vLLM's token wire: `tokentrue serve model --model PATH_OR_HUB_ID`.
 
 It has the endpoints that SGLang clients, SGLang's router and slime use, slime's discovery of external engines included.
-Departures: a request holds one prompt; `stream` sends the whole completion as a single event; new weights do not wait
-for running requests; endpoints that move weights or memory between GPUs reply 501. Of vLLM it has
-`POST /inference/v1/generate` and `GET /v1/models` (core/vllm_wire.py has their departures).
+Departures: a request holds one prompt; `stream` sends the whole completion as a single event; `finish_reason` does not
+say what `matched`; new weights do not wait for running requests; endpoints that move weights or memory between GPUs
+reply 501. Of vLLM it has `POST /inference/v1/generate` and `GET /v1/models` (core/vllm_wire.py has their departures).
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class Server:
         text = ""
         if self.tokenizer is not None:
             text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=params.skip_special_tokens)
+        if completion.finish_reason == "stop" and not params.no_stop_trim:
+            text = min((text.partition(stop)[0] for stop in params.stops), key=len, default=text)
         meta = wire.make_meta_info(completion, rid, len(prompt_ids), with_logprobs=body.return_logprob)
         meta["e2e_latency"] = time.perf_counter() - started
         reply = {"text": text, "output_ids": completion.token_ids, "meta_info": meta}
@@ -147,7 +149,8 @@ class Server:
             raise wire.BadRequest(str(error)) from error
         rid = body.request_id or uuid.uuid4().hex
         completion = await self._sample(body.token_ids, sampling, request.headers.get(SESSION_HEADER), rid)
-        reply = vllm_wire.write_completion(body, completion, rid, self.served_name, int(time.time()))
+        text = self.engine.decode(completion.token_ids) if sampling.stop and self.engine.decode else ""
+        reply = vllm_wire.write_completion(body, completion, rid, self.served_name, int(time.time()), text)
         if body.stream:
             return web.Response(text="".join(vllm_wire.write_chunks(body, reply)), content_type="text/event-stream")
         return web.json_response(reply)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +25,9 @@ from core.hub import CheckpointError, check_unquantized, read_json
 from core.text.tokenizer import find_tokenizer, find_turn_end
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+_UNSEEN = re.compile("rope|eps|window|scal|softcap")
+"""Finds the entries of configs that change what is computed, and no tensor; others such as `use_cache` may differ."""
 
 logger = logging.getLogger(__name__)
 
@@ -152,11 +157,13 @@ def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
     """Read the tensors of `folder` by parameter name; `model` is not changed. Every tensor must have its place in it.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, there twice, quantized, of another shape, or cannot be read.
+        CheckpointError: a tensor is missing, left over, there twice, quantized, of another shape, or cannot be read, or
+            config.json says to compute something else with them.
     """
     check_unquantized(folder)
     if isinstance(model, AnyDecoder):
         stored = any_decoder.load(model.config, folder, _find_dtype(folder), torch.device("cpu"))
+        _check_config(folder, model.config)
         return any_decoder.name_tensors(stored)
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder):
@@ -175,6 +182,7 @@ def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
             found, expected = tuple(tensors[name].shape), tuple(parameter.shape)
             raise CheckpointError(f"{folder}: {name} has shape {found}, config.json says {expected}")
     _check_left_over(folder, wanted, tensors)
+    _check_config(folder, model.config)
     return {name: tensors[name] for name in wanted}
 
 
@@ -227,6 +235,27 @@ def _check_left_over(folder: Path, wanted: Container[str], tensors: Mapping[str,
             f"{folder}: {len(left)} tensors have no place in the model of config.json: {names}. Correct config.json, "
             "or delete what this model does not need"
         )
+
+
+def _check_config(folder: Path, config: ModelConfig) -> None:
+    """Raise CheckpointError if config.json differs from `config` in what no shape of a tensor shows."""
+    if not (folder / "config.json").is_file():
+        return
+    ours, theirs = _list_unseen(config), _list_unseen(load_config(folder))
+    if other := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
+        raise CheckpointError(
+            f"{folder}: config.json has another {', '.join(other)} than the model that is to take the weights"
+        )
+
+
+def _list_unseen(config: ModelConfig) -> dict[str, Any]:
+    other = json.loads(config.other or "{}")
+    return {
+        "num_attention_heads": (config.num_heads, config.num_kv_heads, config.head_dim),
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_parameters": (config.inv_freq, config.rope_scale),
+        **{name: value for name, value in other.items() if _UNSEEN.search(name)},
+    }
 
 
 @torch.no_grad()
@@ -291,9 +320,15 @@ def write_dtype(folder: Path, dtype: torch.dtype) -> None:
     """Write the number format of the weights into `folder`/config.json: transformers rounds to it what it loads."""
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else {}
-    names = ["dtype", *(["torch_dtype"] if "torch_dtype" in config else [])]  # what transformers 5 and 4 call it
-    if config and any(config.get(name) != str(dtype).removeprefix("torch.") for name in names):
-        config |= dict.fromkeys(names, str(dtype).removeprefix("torch."))
+    if not config:
+        return
+    before = json.dumps(config)
+    config.setdefault("dtype", None)
+    for part in (config, *config.values()):  # the text model of one with images has a format of its own
+        if isinstance(part, dict):
+            names = part.keys() & {"dtype", "torch_dtype"}  # what transformers 5 and 4 call it
+            part.update(dict.fromkeys(names, str(dtype).removeprefix("torch.")))
+    if json.dumps(config) != before:
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
@@ -304,7 +339,10 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
     """
     ends: tuple[int, ...] = ()
     for name in ("generation_config.json", "config.json"):
-        eos = read_json(folder / name).get("eos_token_id") if (folder / name).is_file() else None
+        config = read_json(folder / name) if (folder / name).is_file() else {}
+        eos = config.get("eos_token_id")
+        if eos is None:
+            eos = (config.get("text_config") or {}).get("eos_token_id")
         if eos is not None:
             ends = tuple(eos) if isinstance(eos, list) else (eos,)
             break

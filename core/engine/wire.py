@@ -23,7 +23,7 @@ class SamplingParams(SamplingBody):
     max_new_tokens: int = 128
     sampling_seed: int | None = None
     no_stop_trim: bool = False
-    """Changes only the text, and has no effect here."""
+    """Says whether the reply's text keeps the stop text that ended it; ids and log-probs do."""
 
     def to_sampling(self) -> Sampling:
         return self.make_sampling(self.max_new_tokens, self.sampling_seed)

@@ -47,7 +47,7 @@ def write_reply(answers: Sequence[Answer], request: AgentRequest, created: int) 
     (answer,) = answers
     assert request.tokens is not None
     rid = request.tokens.request_id or answer.wire_id("generate")
-    return write_completion(request.tokens, answer.completion, rid, request.model, created)
+    return write_completion(request.tokens, answer.completion, rid, request.model, created, answer.message.text)
 
 
 def write_events(answers: Sequence[Answer], request: AgentRequest, created: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any
 
-from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
+from core.text.tokenizer import CUT, Ids, Tokenizer, cut_added_tokens, encode_text, special_ids
 from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall, split_thoughts
 
 MAX_CACHED_CHARACTERS = 400
@@ -257,6 +257,8 @@ class Renderer:
 
     def _frame(self, placeholders: list[dict[str, Any]], tools: list[Any], contents: int) -> Frame:
         """Return the frame of messages whose `contents` contents and texts of arguments are marks."""
+        # Schemas, and names and keys of calls, stay in it as text, for templates look into them.
+        placeholders, tools = cut_added_tokens(self.tokenizer, [placeholders, tools])
         rendered = self.tokenizer.apply_chat_template(
             placeholders, tools=tools or None, tokenize=False, add_generation_prompt=True, **self._options
         )
@@ -268,7 +270,8 @@ class Renderer:
         return not isinstance(entry, str) and bool(split_thoughts(self.tokenizer.decode(entry))[0])
 
     def _encode_markup(self, text: str) -> Ids:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False)) if text else ()
+        parts = [part for part in text.split(CUT) if part]
+        return tuple(chain.from_iterable(self.tokenizer.encode(part, add_special_tokens=False) for part in parts))
 
 
 def _mark(number: int) -> str:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Ids = tuple[int, ...]
 
-_CUT = "\x00cut\x00"
+CUT = "\ue002cut\ue002"  # JSON leaves it as it is
 
 
 class Tokenizer(Protocol):
@@ -85,9 +85,9 @@ def find_turn_end(tokenizer: Any) -> int | None:
     """Return the id of the special token with which the chat template ends an answer; None without one."""
     if not tokenizer.chat_template:
         return None
-    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _CUT}]
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": CUT}]
     try:
-        end = tokenizer.apply_chat_template(chat, tokenize=False).rpartition(_CUT)[2]
+        end = tokenizer.apply_chat_template(chat, tokenize=False).rpartition(CUT)[2]
     except Exception:  # a template may refuse such a chat with any error; then it says nothing about its end
         return None
     specials = special_ids(tokenizer)
@@ -140,9 +140,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
     """Encode many texts like `encode_text`; equal texts are encoded once."""
     # Replies of tools may hold halves of characters (lone surrogates), which a tokenizer refuses.
     texts = [text.encode(errors="replace").decode() for text in texts]
-    added = _added_tokens(tokenizer)
-    # An added token in the text is cut after its first character, so that the tokenizer cannot see it whole.
-    pieces = {text: added.sub(lambda match: match[0][0] + _CUT + match[0][1:], text).split(_CUT) for text in texts}
+    pieces = {text: cut_added_tokens(tokenizer, text).split(CUT) for text in texts}
     distinct = list(dict.fromkeys(piece for parts in pieces.values() for piece in parts if piece))
     if not distinct:
         return [() for _ in texts]
@@ -150,6 +148,15 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
     ids = dict(zip(distinct, encoded, strict=True))
     by_text = {text: tuple(chain.from_iterable(ids[p] for p in parts if p)) for text, parts in pieces.items()}
     return [by_text[text] for text in texts]
+
+
+def cut_added_tokens(tokenizer: Tokenizer, value: Any) -> Any:
+    """Put `CUT` behind the first character of each added token in a JSON value; the tokenizer then sees none whole."""
+    if isinstance(value, str):
+        return _added_tokens(tokenizer).sub(lambda match: match[0][0] + CUT + match[0][1:], value)
+    if isinstance(value, Mapping):
+        return {cut_added_tokens(tokenizer, key): cut_added_tokens(tokenizer, part) for key, part in value.items()}
+    return [cut_added_tokens(tokenizer, part) for part in value] if isinstance(value, list | tuple) else value
 
 
 @lru_cache(maxsize=16)

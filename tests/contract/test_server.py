@@ -151,6 +151,25 @@ async def test_text_in_and_out_with_a_tokenizer(client: Client) -> None:
     assert from_text["text"] == "".join(map(chr, from_ids["output_ids"]))
 
 
+@pytest.mark.parametrize("client", [Characters()], indirect=True)
+async def test_what_ended_a_completion_is_cut_from_the_text_and_named_on_vllms_wire(
+    client: Client, engine: Engine
+) -> None:
+    engine.decode = lambda ids: Characters().decode(ids, True)
+    params = {"max_new_tokens": 20, "sampling_seed": 3}
+    free = (await generate(client, input_ids=[1], sampling_params=params))["output_ids"]
+    said, stop = "".join(map(chr, free)), "".join(map(chr, free[5:7]))
+    until = said.index(stop)
+    for keeps, text in ((False, said[:until]), (True, said[: until + 2])):
+        ask = {**params, "stop": ["never", stop], "no_stop_trim": keeps}
+        reply = await generate(client, input_ids=[1], sampling_params=ask)
+        assert (reply["text"], reply["output_ids"]) == (text, free[: until + 2])
+    for ends, reason in (({"stop": ["never", stop]}, stop), ({"stop_token_ids": [free[6]]}, free[6]), ({}, None)):
+        body = {"token_ids": [1], "sampling_params": {"max_tokens": 20, "seed": 3, **ends}}
+        (choice,) = (await post(client, "/inference/v1/generate", body))["choices"]
+        assert (choice["stop_reason"], choice["finish_reason"]) == (reason, "stop" if ends else "length")
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -256,7 +275,8 @@ async def test_vllms_wire_streams_one_event(client: Client) -> None:
         ({"token_ids": [1] * CONTEXT}, f"token_ids: the prompt of {CONTEXT} tokens leaves no room below the maximum"),
         ({"token_ids": [1], "sampling_params": {"max_tokens": 0}}, "sampling_params.max_tokens"),
         ({"token_ids": [1], "sampling_params": {"logprobs": 5}}, "sampling_params.logprobs"),
-        ({"token_ids": [1], "sampling_params": {"prompt_logprobs": 1}}, "sampling_params.prompt_logprobs: not impl"),
+        ({"token_ids": [1], "sampling_params": {"prompt_logprobs": 0}}, "sampling_params.prompt_logprobs"),
+        ({"token_ids": [1], "sampling_params": {"prompt_logprobs": 1}}, "sampling_params.prompt_logprobs"),
         ({"token_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n: not implemented"),
         ({"token_ids": [1], "features": {"mm_hashes": {}}}, "features: not implemented"),
         ({"token_ids": [1], "output_mode": "text"}, "output_mode"),

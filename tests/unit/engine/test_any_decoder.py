@@ -6,7 +6,7 @@ Each model is tiny and random, made by transformers' own classes, and computed b
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -276,6 +276,9 @@ def test_the_other_parts_of_a_model_with_images_stay_as_they_are(tmp_path: Path,
     )
     for row in sample(weights.load(tmp_path / "saved")):
         close_to(score(theirs, row), row, model)
+    lora.add_adapters(model, LoRASection(rank=2, targets=("up_proj",)))
+    lora.save(model, tmp_path / "adapter", tmp_path / "start")
+    assert "load the base with AutoModelForCausalLM" in caplog.text
 
 
 def test_a_layer_whose_number_another_size_ignores_is_trained(tmp_path: Path) -> None:
@@ -370,7 +373,12 @@ def test_a_checkpoint_must_hold_every_tensor_and_no_other(tmp_path: Path) -> Non
     from safetensors.torch import load_file, save_file
 
     folder = save_model("Olmo2", {}, tmp_path)
-    tensors = load_file(folder / "model.safetensors")
+    model, tensors = weights.load(folder), load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    for changed, says in (({"use_cache": False}, None), ({"rms_norm_eps": 0.5}, "another rms_norm_eps than the model")):
+        (folder / "config.json").write_text(json.dumps(config | changed))
+        with pytest.raises(CheckpointError, match=says) if says else nullcontext():
+            weights.read(model, folder)
     name = "model.layers.1.mlp.up_proj.weight"
     save_file(tensors | {"extra": torch.ones(2)}, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match="1 tensors have no place, the first is extra"):

@@ -86,6 +86,18 @@ def test_weight_update_under_a_running_request(qwen2, other_qwen2, reference):
     assert request.completion.count_versions() == [("0", 5), ("1", 7)]
 
 
+def test_weights_that_come_back_are_a_stretch_of_their_own_and_share_no_more_of_the_prompt(qwen2):
+    engine = make_engine(qwen2)
+    first, second = [engine.submit(prompt(40), Sampling(max_new_tokens=9, seed=seed)) for seed in range(2)]
+    for version in ("1", "0", "2"):
+        for _ in range(3):
+            engine.step()
+        engine.adopt_weights(version)
+    drain(engine)
+    assert first.completion.count_versions() == [("0", 3), ("1", 3), ("0", 3)]
+    assert (first.completion.cached_tokens, second.completion.cached_tokens) == (0, 32)
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 

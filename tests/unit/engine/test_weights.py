@@ -165,6 +165,8 @@ def test_the_ids_that_end_a_completion(folder):
     assert weights.eos_token_ids(folder) == (3, 4)
     (folder / "generation_config.json").write_text("{}")
     assert weights.eos_token_ids(folder) == (7,)
+    (folder / "config.json").write_text('{"eos_token_id": null, "text_config": {"eos_token_id": 0}}')
+    assert weights.eos_token_ids(folder) == (0,)
     (folder / "generation_config.json").write_text("{broken")
     with pytest.raises(CheckpointError, match=r"generation_config\.json"):
         weights.eos_token_ids(folder)
@@ -208,7 +210,10 @@ def test_a_head_beside_a_tied_embedding_is_never_lost(folder: Path, tmp_path: Pa
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-@pytest.mark.parametrize("said", [{"dtype": "bfloat16"}, {"torch_dtype": "bfloat16"}, {"dtype": None}])
+@pytest.mark.parametrize(
+    "said",
+    [{"dtype": "bfloat16"}, {"torch_dtype": "bfloat16"}, {"dtype": None}, {"vision_config": {"dtype": "bfloat16"}}],
+)
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 def test_the_config_says_what_is_stored(folder: Path, tmp_path: Path, said: dict[str, str], stored: str) -> None:
     set_config(folder, **said)
@@ -217,7 +222,8 @@ def test_the_config_says_what_is_stored(folder: Path, tmp_path: Path, said: dict
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").state_dict()
     assert all(torch.equal(parameter, again[name]) for name, parameter in model.named_parameters())
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert {config[name] for name in ("dtype", "torch_dtype") if name in config} == {stored}
+    parts = (config, config.get("vision_config", {}))
+    assert {part[name] for part in parts for name in ("dtype", "torch_dtype") if name in part} == {stored}
 
 
 def test_weights_of_two_formats_are_named_by_the_wider_one(folder: Path, tmp_path: Path) -> None:
@@ -227,6 +233,16 @@ def test_weights_of_two_formats_are_named_by_the_wider_one(folder: Path, tmp_pat
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
     stored = load_file(tmp_path / "out" / "model.safetensors")
     assert all(stored[name].dtype == tensor.dtype for name, tensor in mixed.items())
+
+
+@pytest.mark.parametrize("said", [{"rms_norm_eps": 0.01}, {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}])
+def test_weights_of_a_model_that_computes_otherwise_are_refused(folder: Path, said: dict[str, object]) -> None:
+    model = weights.load(folder)
+    set_config(folder, dtype="bfloat16", max_position_embeddings=512, use_cache=False, pad_token_id=3)
+    weights.load_into(model, folder)
+    set_config(folder, **said)
+    with pytest.raises(CheckpointError, match=f"config.json has another {next(iter(said))} than the model"):
+        weights.load_into(model, folder)
 
 
 def test_old_rotary_frequencies_are_no_weights(folder: Path) -> None:

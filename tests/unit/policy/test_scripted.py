@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders
 
 from core.policy.base import completes_a_stop
 
@@ -47,4 +48,11 @@ def test_what_stood_there_before_is_not_read_again() -> None:
         return "x" * len(token_ids)
 
     assert not completes_a_stop(range(10_000), ["</s>"], decode)
-    assert asked == [4]
+    assert asked == [5]
+
+
+def test_a_decoder_that_drops_the_first_space_hides_no_stop_text() -> None:
+    decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    pieces = ["\u2581a", ".", "\u2581", "E", "N", "D"]  # of SentencePiece
+    seen = [completes_a_stop(pieces[:end], [" END"], decoder.decode) for end in range(1, 7)]
+    assert seen == [False] * 5 + [True]
