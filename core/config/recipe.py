@@ -130,8 +130,7 @@ class AlgorithmSection(GRPOConfig):
     overlong_filter: bool = False
     """Trains on no rollout that was cut at a limit; its reward stays in its group's statistics (DAPO)."""
     update_group_size: Annotated[int, Field(ge=2)] | None = None
-    """Trains on so many rollouts of each group, those whose rewards differ most (PODS); the others are only sampled.
-    With `overlong_filter` they are some of those that were not cut."""
+    """Trains on so many rollouts of each group, those whose rewards differ most (PODS); the others are only sampled."""
     num_steps_per_rollout: PositiveInt = 1
     """Counts the optimizer steps on each batch of rollouts."""
 
@@ -150,8 +149,7 @@ class AlgorithmSection(GRPOConfig):
         unread = not both.get("overlong_buffer_len") and both.get("loss_agg") != "constant"
         if unread and longest not in (None, defaults.get("max_response_length")):
             raise ValueError(
-                f"max_response_length {longest} would do nothing here: loss_agg=constant divides by it, and "
-                "overlong_buffer_len ends at it; the method's own section limits replies, and model.max_model_len calls"
+                f"max_response_length {longest} has no use here; it needs overlong_buffer_len, or loss_agg=constant"
             )
         return both
 

@@ -50,8 +50,7 @@ Decode = Callable[[Sequence[int]], str]
 
 def completes_a_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
     """Return whether the last of `token_ids` completes one of the texts `stop`. Callers ask after every token."""
-    # A token is a byte at least, so a text of n bytes lies within the last n tokens. One more stands before
-    # them, because SentencePiece's decoders drop the space of the first.
+    # A token is a byte at least: n bytes lie within the last n, behind one of which SentencePiece drops the space.
     longest = max(len(text.encode()) for text in stop)
     tail = decode(token_ids[-longest - 1 :])
     return any(text in tail for text in stop)
