@@ -127,7 +127,7 @@ async def test_updates_earn_by_whether_they_keep_what_they_should(tokenizer: Any
 
 
 def test_evidence_is_what_is_asked_for() -> None:
-    needles = [{"value": "The hat is red", "queried": True}, {"value": "blue", "queried": False}]
+    needles = [{"value": "The hat is red"}, {"value": "blue", "queried": False}]  # HotpotQA's are all asked for
     assert find_evidence(make_task(needles=needles), SENTENCES) == [True, False, False, False, False]
     assert find_evidence(make_task(), SENTENCES) == [False, False, True, False, False]
     assert find_evidence(Task("t", "?", ("yes",), "yes"), ["yes", "no"]) == []
