@@ -184,6 +184,11 @@ def test_an_update_earns_the_answers_words_that_it_adds(
     assert reward_recall((), prompt, old, new, found) == 0.0
 
 
+def test_of_an_answer_count_the_words_that_not_any_text_may_hold() -> None:
+    assert reward_recall(("The Red of Oak", "no"), "", "", "No, the sky of the red", "") == 0.5
+    assert reward_recall(("李娜",), "", "", "他的妻子是李娜。", "") == 1.0
+
+
 async def test_recalling_is_rewarded_turn_by_turn(tokenizer: Any) -> None:
     written = [" x", " y", " acorn", " lost", f" z\n{RECALL} acorn"]
     story = await tell(tokenizer, [*written, "\\boxed{acorn}"], **RECALLS)
