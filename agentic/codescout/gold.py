@@ -68,8 +68,10 @@ def check_out(clone: Path, commit: str, folder: Path, patch: str = "") -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         files = Path(made, "files")
         files.mkdir()
-        packed = run_git(clone, "archive", commit)
-        subprocess.run(["tar", "-x", "-C", str(files)], input=packed, check=True, capture_output=True)
+        # `git archive` would leave out, and change, what a .gitattributes marks for export.
+        index = {"GIT_INDEX_FILE": str(Path(made, "index"))}
+        run_git(clone, "read-tree", commit, environment=index)
+        run_git(clone, f"--work-tree={files}", "checkout-index", "--all", environment=index)
         if patch:
             apply_patch(files, patch)
         files.rename(folder)
@@ -137,9 +139,9 @@ def apply_patch(folder: Path, patch: str, *, reverse: bool = False) -> None:
     run_git(folder, "apply", *(["--reverse"] if reverse else []), stdin=patch.encode())
 
 
-def run_git(folder: Path, *words: str, stdin: bytes = b"") -> bytes:
+def run_git(folder: Path, *words: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
     """Run git in a folder, which is no part of a repository around it, and return what it prints."""
-    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent), **(environment or {})}
     command = ["git", "-C", str(folder), *words]
     return subprocess.run(command, input=stdin, check=True, capture_output=True, env=environment).stdout
 

@@ -16,6 +16,7 @@ Run:  bash agentic/compaction/run.sh                        # tiny: two CPU core
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
@@ -102,7 +103,7 @@ def split_pages(task: Task) -> list[str]:
     Raises:
         RolloutError: there are none.
     """
-    pages = [page for page in task.context.split("\n\n") if page.strip()]
+    pages = [page for page in re.split("\r?\n\r?\n", task.context) if page.strip()]
     if not pages:
         raise RolloutError(
             "no_context", f"task {task.task_id}: field `context` is empty; the agent needs pages to read"

@@ -12,7 +12,10 @@ from core.text.tokenizer import Ids, Tokenizer, encode_text, encode_texts
 T = TypeVar("T")
 Align = Literal["none", "sentence", "document"]
 
-_UNIT_STARTS = {"sentence": re.compile(r"(?<=[.!?])(?=\s)"), "document": re.compile(r"(?<=\n\n)(?=Document \d+:)")}
+_UNIT_STARTS = {
+    "sentence": re.compile(r"(?<=[.!?])(?=\s)|(?<=[。！？])(?![。！？」』”’）])|(?<=[。！？][」』”’）])"),
+    "document": re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n))(?=Document \d+:)"),
+}
 
 
 def split_chunks(tokenizer: Tokenizer, text: str, chunk_tokens: int, align: Align) -> list[Ids]:

@@ -30,7 +30,7 @@ def find_evidence(task: Task, sections: Sequence[str]) -> list[bool]:
     RULER's needles have a value and HotpotQA's paragraphs their supporting sentences (`metadata.needles`). Without
     needles an accepted answer is the evidence. A text that a section's end cuts in two is not found.
     """
-    needles = [needle["value"] for needle in task.metadata.get("needles", ()) if needle["queried"]]
+    needles = [needle["value"] for needle in task.metadata.get("needles", ()) if needle.get("queried", True)]
     held = [holds_answer(section, needles or task.answers) for section in sections]
     return held if any(held) else []
 

@@ -47,7 +47,7 @@ def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -
             note or the answer is longer than the recipe allows (`no_room`).
     """
     tokenizer = method.tokenizer
-    asked = [needle for needle in task.metadata.get("needles", ()) if needle["queried"]]
+    asked = [needle for needle in task.metadata.get("needles", ()) if needle.get("queried", True)]
     if len(asked) != 1:
         raise RolloutError("no_needle", f"task {task.task_id}: it must ask for one needle, and asks for {len(asked)}")
 

@@ -2,7 +2,7 @@
 
 The annotator reads one section with an empty memory and copies its supporting sentences, or answers from the notes of
 the whole document. As in laptop.py he never updates a memory that holds something: RL teaches what to keep. Tasks are
-those of `tokentrue data ruler --task hqa`, whose `needles` are the gold paragraphs with their supporting sentences.
+those of `tokentrue data ruler --task hqa`, whose `needles` are the supporting sentences behind their titles.
 """
 
 from __future__ import annotations
@@ -66,9 +66,13 @@ def write_turns(method: MemAgent, task: Task, keep: bool) -> list[Example]:
 
 
 def find_notes(task: Task, section: str) -> str:
-    """Return the supporting sentences of the paragraphs that begin in a section, each paragraph's behind its title."""
-    needles = task.metadata["needles"]
-    return "\n".join(f"{needle['key']}: {needle['value']}" for needle in needles if f"\n{needle['key']}\n" in section)
+    """Return the supporting sentences that a section shows, those of a paragraph that begins there behind its title."""
+    notes: dict[str, list[str]] = {}
+    for key, value in ((needle["key"], needle["value"]) for needle in task.metadata["needles"]):
+        # Files of earlier versions have the sentences of a paragraph as one value, which may stand nowhere.
+        if f"\n{key}\n" in section and (value in section or value not in (task.context or "")):
+            notes.setdefault(key, []).append(value)
+    return "\n".join(f"{key}: {' '.join(values)}" for key, values in notes.items())
 
 
 WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)

@@ -4,14 +4,16 @@ Without an option, what it wrote is the memory. With them it has these words:
 
     text               is the new memory
     KEEP               leaves the memory as it was (gate_update)
-    ... RECALL words   behind either: asks for the earlier memory that these words find (recall)
+    ... RECALL words   a line behind either: asks for the earlier memory that these words find (recall)
     ... STOP           last of all: no further section is read (gate_exit)
 
-The memory keeps the ids that were sampled; only the ids of these words, and the white space before them, are cut off.
+KEEP and STOP may have marks around them. The memory keeps the ids that were sampled; only the ids of these words, and
+the white space before them, are cut off.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,9 +22,14 @@ from agentic.memagent.gates import find_evidence, reward_exit, reward_update
 from agentic.memagent.prompts import KEEP, RECALL, STOP
 from agentic.memagent.recall import find_memory, reward_recall
 from core.policy.base import Decode
+from core.rewards.answers import strip_thoughts
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, special_ids
 from core.types import Task, Trajectory
+
+_RECALL = re.compile(rf"(?:^\s*|\b{KEEP}\s+){RECALL}(?!\S)", re.MULTILINE)
+"""Matches the word where it begins a line, or stands behind KEEP: a note may tell of a RECALL of cars."""
+_MARKS = " \t\r\n.*`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +45,19 @@ class Note:
 def read_note(written: Ids, memory: Ids, config: MemAgentSection, decode: Decode) -> Note:
     """Read what a completion wrote after `memory`. Where nothing stands before RECALL or STOP, the memory stays."""
     rest, query, stops = written, "", False
-    if config.gate_exit and decode(rest).split()[-1:] == [STOP]:
-        rest, stops = split_before(rest, STOP, decode)[0], True
-    if config.recall and RECALL in decode(rest).split():
-        rest, query = split_before(rest, RECALL, decode)
+    if config.gate_exit and (last := decode(rest).split()[-1:]) and last[0].strip(_MARKS) == STOP:
+        rest, stops = split_before(rest, last, decode)[0], True
+    if config.recall and (asked := [*_RECALL.finditer(text := decode(rest))]):
+        rest, query = split_before(rest, text[asked[-1].end() - len(RECALL) :].split(), decode)
     nothing = rest != written and not rest
-    kept = nothing or (config.gate_update and decode(rest).strip() == KEEP)
+    kept = nothing or (config.gate_update and strip_thoughts(decode(rest)).strip(_MARKS) == KEEP)
     return Note(memory if kept else rest, kept, query, stops)
 
 
-def split_before(ids: Ids, word: str, decode: Decode) -> tuple[Ids, str]:
-    """Return the ids before the last `word`, without white space at their end, and the text behind it."""
-    words = decode(ids).split()
-    tail = words[len(words) - 1 - words[::-1].index(word) :]
+def split_before(ids: Ids, tail: list[str], decode: Decode) -> tuple[Ids, str]:
+    """Return the ids before the last words `tail`, without white space at their end, and the text behind its first."""
     start = next(place for place in reversed(range(len(ids))) if decode(ids[place:]).split()[-len(tail) :] == tail)
-    behind = decode(ids[start:]).partition(word)[2].strip()
+    behind = decode(ids[start:]).partition(tail[0])[2].strip()
     while start and not decode(ids[start - 1 : start]).strip():
         start -= 1
     return ids[:start], behind

@@ -17,7 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from core.rewards.answers import SPACELESS
 from core.text.tokenizer import Ids, Tokenizer
+
+_WORD = re.compile(rf"(?=\w)[{SPACELESS}]|[^\W{SPACELESS}]+")
+_COMMON = frozenset("a an and at by for from in of on or the to with yes no".split())
+"""Lists words that any text may hold, so that they are no part of an answer."""
 
 
 def find_memory(query: str, earlier: Sequence[Ids], shown: Ids, tokenizer: Tokenizer) -> Ids:
@@ -41,7 +46,8 @@ def reward_recall(answers: Sequence[str], prompt: str, old: str, new: str, found
     `prompt` is the whole prompt of the update, `old` and `new` are the memories before and after it, and `found` is
     what its query found. The paper gives advantages of these rewards among the turns of the same number a weight of 0.2
     beside 0.8 for the outcome: here `algorithm.adv_estimator=turn_grpo`, `algorithm.turn_coef=0.25`, which is the same
-    up to 0.8. Its reward for the right format has no counterpart: a note of ours is right in any form.
+    up to 0.8. As there, a word earns each time that it is recalled or added again. Its reward for the right format has
+    no counterpart: a note of ours is right in any form.
     """
     written = share_of_words(answers, new) - share_of_words(answers, old)
     recalled = share_of_words(answers, f"{found} {prompt}") - share_of_words(answers, prompt)
@@ -49,12 +55,12 @@ def reward_recall(answers: Sequence[str], prompt: str, old: str, new: str, found
 
 
 def share_of_words(answers: Iterable[str], text: str) -> float:
-    """Return the share of an answer's words that stand in a text, as the mean over the answers."""
-    known = split_words(text)
-    shares = [len(words & known) / len(words) for words in map(split_words, answers) if words]
+    """Return the share of an answer's words that stand in a text, as the mean over the answers that have words."""
+    known, wanted = split_words(text), [split_words(answer) - _COMMON for answer in answers]
+    shares = [len(words & known) / len(words) for words in wanted if words]
     return sum(shares) / len(shares) if shares else 0.0
 
 
 def split_words(text: str) -> set[str]:
-    """Return the words of a text in lower case, without punctuation."""
-    return set(re.findall(r"\w+", text.lower()))
+    """Return the words of a text in lower case, without punctuation; of scripts without spaces, the characters."""
+    return set(_WORD.findall(text.lower()))

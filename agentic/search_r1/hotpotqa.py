@@ -4,7 +4,7 @@ The annotator knows which paragraphs are gold. He searches for one by its title 
 it, else with the question itself, and answers once he has read them all. What he finds is made up: the gold paragraph
 and another of the question's own, in any order. So he shows how to ask and to answer, and never what the service finds,
 nor what to do when it finds nothing. Tasks are those of `tokentrue data download hotpotqa-tasks`, 2wiki or musique,
-whose `needles` are the gold paragraphs. Those with more of them than a rollout has searches are left out.
+whose `needles` name the gold paragraphs. Those with more of them than a rollout has searches are left out.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def find_paragraphs(task: Task) -> tuple[list[str], list[str]]:
     for needle in task.metadata.get("needles", ()):
         titled = [text for text in others if read_title(text) == needle["key"]]
         gold.append(max(titled, key=lambda text: needle["value"] in text, default=""))
-        others = [text for text in others if text != gold[-1]]
+    gold = [*dict.fromkeys(gold)]  # several needles may be sentences of one paragraph
+    others = [text for text in others if text not in gold]
     if not all(gold) or not gold:
         raise RecipeError(
             f"data.train: task {task.task_id} has no gold paragraphs to search for. Fix: train on tasks of `tokentrue "

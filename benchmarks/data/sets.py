@@ -157,7 +157,7 @@ def convert_questions(prefix: str, records: Iterable[Located], told: Counter[str
 
 
 def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
-    """Convert questions over paragraphs. `metadata.needles` are the gold paragraphs with their supporting sentences."""
+    """Convert questions over paragraphs. `metadata.needles` are their supporting sentences, behind the titles."""
     for number, (location, record) in enumerate(records):
         paragraphs, gold = _read_paragraphs(location, record)
         if not gold or None in gold or False in (record.get("answerable"), record.get("gold_present")):
@@ -167,7 +167,7 @@ def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]
         for place, chosen in gold.items():
             title, sentences = paragraphs[place or 0]
             found = [sentence for n, sentence in enumerate(sentences) if n in chosen]
-            needles.append({"key": title, "value": join_sentences(found or sentences)})
+            needles += [{"key": title, "value": sentence.strip()} for sentence in found or sentences]
         answers = (record["answer"], *(record.get("answers") or ()), *(record.get("answer_aliases") or ()))
         task_id = str(record.get("id") or record.get("_id") or f"{prefix}-{number}")
         metadata = {

@@ -3,11 +3,19 @@
 #   bash benchmarks/exactness/setup.sh [LAYER ...]
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+failed=0
+for layer in "$@"; do
+  if ! grep -q "^$layer " benchmarks/exactness/requirements.txt; then echo "there is no layer $layer" >&2; failed=1; fi
+done
 while read -r layer needs; do
   folder=runs/exactness/$layer
-  if [[ -e $folder || ($# -gt 0 && " $* " != *" $layer "*) ]]; then continue; fi
+  if [[ $# -gt 0 && " $* " != *" $layer "* ]]; then continue; fi
+  [[ -e $folder ]] || "${PYTHON:-python3}" -m venv "$folder"
+  # A kill may have left half of it; pip does nothing where all is there.
   # shellcheck disable=SC2086  # several packages
-  "${PYTHON:-python3}" -m venv "$folder" && "$folder/bin/python" -m pip install -q $needs && continue
+  "$folder/bin/python" -m pip install -q $needs && continue
   echo "$layer: no environment with $needs" >&2
   rm -rf "$folder"
+  failed=1
 done < benchmarks/exactness/requirements.txt
+exit $failed

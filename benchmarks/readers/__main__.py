@@ -26,8 +26,9 @@ from benchmarks.harness.statistics import score_seeds
 from benchmarks.readers.experts import WORLD
 from benchmarks.readers.tasks import QUESTIONS, draw_task
 from core.config import Section
-from core.data.files import write_jsonl
+from core.data.files import DataError, write_jsonl
 from core.data.tasks import read_tasks
+from core.options import show_errors
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
 from core.runs.files import write_json, write_text
@@ -68,6 +69,7 @@ class ReadingPlan(Section):
     readers: dict[str, Reader]
 
 
+@show_errors(DataError)
 def main(arguments: Sequence[str] | None = None) -> int:
     plan = ReadingPlan.model_validate(
         yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"))
@@ -90,15 +92,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_world(plan: ReadingPlan, out: Path) -> None:
-    """Write the start model and the tasks of all readers, a quarter of each kind."""
+    """Write the start model and the tasks of all readers, a quarter of each kind.
+
+    Raises:
+        DataError: tasks are there that another table.yaml has made; what was trained and read before rests on them.
+    """
     train_pages = next(iter(plan.lengths.values())).pages
     files = {"train": (train_pages, 4096), "dev": (train_pages, 64)}
     files |= {length: (about.pages, about.tasks) for length, about in plan.lengths.items()}
-    missing = {name: size for name, size in files.items() if not (out / f"{name}.jsonl").exists()}
-    for name, (pages, count) in missing.items():
+    for name, (pages, count) in files.items():
+        if (path := out / f"{name}.jsonl").exists():
+            tasks = read_tasks(path)
+            if (pages, count) != (tasks[0].context.count("\n\n") + 1, len(tasks)):
+                raise DataError(f"{path}: is not {count} tasks of {pages} pages. Fix: give another folder with --out.")
+            continue
         kinds, rng = [*QUESTIONS], Random(name)
         tasks = [draw_task(kinds[i % len(kinds)], pages, rng, f"{name}-{i:04d}") for i in range(count)]
-        write_jsonl(out / f"{name}.jsonl", tasks)
+        write_jsonl(path, tasks)
     if not (out / "model").exists():
         part = out / "model.part"
         config = WORLD.build_model(part) / "config.json"

@@ -21,13 +21,13 @@ OFFICIAL_ORDER = 4
 
 @dataclass(frozen=True)
 class QaItem:
-    """Holds a question with its documents, as texts. `evidence` maps each gold document to (title, supporting text)."""
+    """Holds a question with its documents, as texts. `evidence` maps gold documents to (title, sentence) pairs."""
 
     question: str
     answers: tuple[str, ...]
     own: tuple[str, ...]
     related: tuple[str, ...] = ()
-    evidence: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    evidence: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     source_id: str = ""
 
 
@@ -62,9 +62,9 @@ class DocumentQa:
             order.shuffle(chosen)
             context, starts = number_documents(chosen)
             needles = tuple(
-                Needle(*item.evidence[document], queried=True, start=start)
+                Needle(*fact, queried=True, start=start)
                 for document, start in zip(chosen, starts, strict=True)
-                if document in item.evidence
+                for fact in item.evidence.get(document, ())
             )
             draft = self.template.fill(context, item.answers, needles, query=item.question)
             return replace(draft, extra={"num_docs": units, "source_id": item.source_id})

@@ -90,6 +90,8 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     for each, length in ((data, length) for data in chosen for length in data.lengths):
         if math.isfinite(most := each.available(length)):
             tell_all_taken(f"{each.name} at length {length}", int(most), options.tasks)
+    if options.window and "full-context" not in variants:
+        raise EvaluationError(f"--window is for the variant full-context; the variants are {', '.join(variants)}")
     window = Window(*options.window) if options.window else WINDOW if published else None
     cells = [
         cell

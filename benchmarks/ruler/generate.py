@@ -70,7 +70,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if (args.length is None) == (args.num_docs is None):
         parser.error("give either --length or, for hqa and qa, --num-docs")
-    if args.split != "test" and args.task in ("hqa", "qa_1", "qa_2"):
+    of_documents = args.task in ("hqa", "qa_1", "qa_2")
+    if args.num_docs and not of_documents:
+        raise ValueError(f"--num-docs: task {args.task} has no documents; give --length")
+    if args.split != "test" and of_documents:
         raise ValueError(f"--split: {args.task} has the questions of its file in every split; give another file")
     from rich.progress import track
 

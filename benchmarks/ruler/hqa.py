@@ -77,8 +77,8 @@ def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
     evidence = {}
     for title, sentences in paragraphs:
         if title in wanted:
-            support = join_sentences(sentences[i] for i in sorted(wanted[title]) if i < len(sentences))
-            evidence[_document(title, sentences)] = (title, support)
+            support = [text.strip() for number, text in enumerate(sentences) if number in wanted[title]]
+            evidence[_document(title, sentences)] = tuple((title, text) for text in support or [""])
     return QaItem(
         question=record["question"],
         answers=(record["answer"],),
@@ -91,12 +91,13 @@ def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
 def _task_item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
     try:
         paragraphs, needles = (record["metadata"][name] for name in ("paragraphs", "needles"))
-        evidence = {}
+        evidence = dict[str, tuple[tuple[str, str], ...]]()
         for needle in needles:
             # Two paragraphs of MuSiQue may have one title: the gold one has the supporting sentences, too.
             named = [each["sentences"] for each in paragraphs if each["title"] == needle["key"]]
             gold = next((each for each in named if needle["value"] in join_sentences(each)), named[-1])
-            evidence[_document(needle["key"], gold)] = (needle["key"], needle["value"])
+            document = _document(needle["key"], gold)
+            evidence[document] = (*evidence.get(document, ()), (needle["key"], needle["value"]))
         return QaItem(
             question=record["question"],
             answers=tuple(record["answers"]),
@@ -163,6 +164,6 @@ def _list_items(article: dict) -> list[QaItem]:
             if question.get("is_impossible"):
                 continue
             answers = tuple(dict.fromkeys(answer["text"] for answer in question["answers"]))
-            evidence = {own: (title, answers[0])} if answers else {}
+            evidence = {own: ((title, answers[0]),)} if answers else {}
             items.append(QaItem(question["question"], answers, (own,), related, evidence, str(question.get("id", ""))))
     return items

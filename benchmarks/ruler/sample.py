@@ -39,7 +39,7 @@ class SampleKey:
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """Describes a planted fact. `start` is the character of the context where its text begins."""
+    """Describes a planted fact. `start` is the character of the context where its text, or its document, begins."""
 
     key: str
     value: str

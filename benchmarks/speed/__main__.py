@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.speed import grpo_step, rollout
 from benchmarks.speed.measure import describe_environment
-from benchmarks.speed.workload import SIZES, make_checkpoint
+from benchmarks.speed.workload import EOS, SIZES, make_checkpoint, make_regimes
 from core.engine import weights
 from core.options import argparse_type
 from core.runs.files import write_json
@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
                 folder, Path(scratch) / "trl", repeats=result["repeats"], groups=groups, group_size=8
             )
             print(grpo_step.format_table(result["grpo_step"]), flush=True)
-    words = ["quick" if options.quick else "full", name, f"{options.threads}t", options.only]
+    dtype = "" if options.dtype == "float32" else options.dtype
+    words = ["quick" if options.quick else "full", name, f"{options.threads}t", options.only, dtype]
     path = options.output / f"{'-'.join(filter(None, words))}.json"
     write_json(path, result)
     print(f"wrote {path}")
@@ -82,8 +83,11 @@ def make_parser() -> argparse.ArgumentParser:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--size", choices=tuple(SIZES), default="small", help="the random checkpoint (default: small)")
     chosen.add_argument("--model", type=Path, metavar="DIR", help="a real checkpoint, on a quarter of the requests")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="with --model")
-    parser.add_argument("--regimes", nargs="+", metavar="NAME", help="of the rollout comparison (default: all)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the rollouts (default: float32)"
+    )
+    regimes = tuple(make_regimes(EOS + 2, scale=0))
+    parser.add_argument("--regimes", nargs="+", choices=regimes, metavar="NAME", help=f"some of {', '.join(regimes)}")
     parser.add_argument("--threads", type=argparse_type(PositiveInt), default=1)
     parser.add_argument(
         "--repeats", type=argparse_type(PositiveInt), default=3, help="timed repeats after a warm-up (default: 3)"

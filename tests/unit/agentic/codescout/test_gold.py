@@ -58,6 +58,7 @@ async def gone():
 """,
     "shop/old.py": "A = 1\n",
     "notes.txt": "a\n",
+    ".gitattributes": "shop export-ignore\n",
 }
 AFTER = {
     "shop/stock.py": BEFORE["shop/stock.py"]
@@ -145,7 +146,7 @@ def test_the_places_of_a_released_row_are_taken_as_they_are(tmp_path: Path, hist
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"base": "f" * 40}, "archive"),
+        ({"base": "f" * 40}, "read-tree"),
         ({"patch": "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n"}, "No such file"),
         ({"patch": ""}, "a-1 has no patch"),
         ({"problem_statement": " "}, "a-1 has no problem_statement"),

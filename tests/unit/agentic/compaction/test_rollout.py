@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, REQUEST
-from agentic.compaction.rollout import SPEC, CompactingReader
+from agentic.compaction.rollout import SPEC, CompactingReader, split_pages
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -104,6 +104,10 @@ async def test_an_agent_that_never_answers_is_truncated_and_a_malformed_call_is_
     policy = ScriptedPolicy(lambda prompt, sampling: encode_text(method.tokenizer, "next next"))
     trajectory = await run(method, make_task(FACTS[:2]), policy)
     assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == ("completed", 0.0, 1)
+
+
+def test_an_empty_line_ends_a_page_whatever_ends_a_line() -> None:
+    assert [len(split_pages(Task("t", "?", ("a",), f"One.{end}{end}Two."))) for end in ("\n", "\r\n", " ")] == [2, 2, 1]
 
 
 async def test_a_task_without_pages_or_with_a_page_that_never_fits_fails_with_a_name(method):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentic.memagent.chunks import split_chunks
@@ -13,7 +13,7 @@ from core.text.tokenizer import encode_text
 
 PIECES = st.sampled_from([
     "The sky is blue.", "Here we go!", "Why?", " ", "\n", "\n\n", "Document 1:\n", "Document 22:\n", "acorn hat", "é漢",
-    "1.5",
+    "1.5", "漢。字！」", "\r\n\r\nDocument 3:",
 ])  # fmt: skip
 TEXTS = st.lists(PIECES, min_size=1, max_size=40).map(" ".join)
 ALIGNS = st.sampled_from(["none", "sentence", "document"])
@@ -27,7 +27,7 @@ def units(text: str, align: str) -> list[str]:
     """The units, said another way: a sentence ends before white space, a document starts at its header."""
     if align == "none":
         return [text]
-    ends = r"[.!?](?=\s)" if align == "sentence" else r"\n\n(?=Document \d+:)"
+    ends = r"[.!?](?=\s)|。|！」" if align == "sentence" else r"\n\r?\n(?=Document \d+:)"
     cuts = [0, *(match.end() for match in re.finditer(ends, text)), len(text)]
     return [text[a:b] for a, b in pairwise(cuts) if a < b]
 
@@ -41,6 +41,8 @@ def test_chunks_together_are_the_units_and_none_is_too_long(tokenizer, text, siz
     assert tokenizer.decode(joined(chunks)) == text
 
 
+@example("漢。字！」漢。", 10, "sentence")
+@example("hat hat hat\r\n\r\nDocument 3: hat hat hat", 12, "document")
 @given(TEXTS, st.integers(1, 60), ALIGNS)
 def test_units_that_fit_are_never_cut(tokenizer, text, size, align):
     cuts, position = set(), 0

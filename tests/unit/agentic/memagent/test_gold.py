@@ -42,6 +42,8 @@ async def test_a_policy_that_writes_them_sees_their_prompts_and_has_the_reward(
     method: MemAgent, tokenizer: Any, family: Niah, words: AnnotatorWords
 ) -> None:
     for task in draw_tasks(family, tokenizer, 8):
+        for needle in task.metadata["needles"]:
+            assert needle["queried"] is False or needle.pop("queried")  # one without it is asked for
         turns = write_gold_trajectory(method, task, words)
         script = iter([completion for _, completion in turns])
         policy = ScriptedPolicy(lambda prompt, sampling, script=script: next(script))
@@ -49,7 +51,7 @@ async def test_a_policy_that_writes_them_sees_their_prompts_and_has_the_reward(
         assert [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns] == turns
         assert trajectory.reward == 1.0
         notes = [tokenizer.decode(completion, skip_special_tokens=True) for _, completion in turns[:-1]]
-        asked = next(needle for needle in task.metadata["needles"] if needle["queried"])
+        asked = next(needle for needle in task.metadata["needles"] if "queried" not in needle)
         known = [asked["value"] in note for note in notes]
         assert known == sorted(known), "nothing until the fact was read, and then the fact to the end"
         texts = [tokenizer.decode(section) for section in method.sections(task)[0]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.hotpotqa import NOTHING, WORLD
+from agentic.memagent.hotpotqa import NOTHING, WORLD, find_notes
 from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.rollout import SPEC
 from benchmarks.ruler.generate import generate
@@ -17,6 +17,7 @@ from benchmarks.ruler.hqa import hqa
 from core.data import write_jsonl
 from core.data.files import write_records
 from core.data.tasks import read_tasks
+from core.types import Task
 
 FACTS = ("Ada wrote the Engine Notes.", " The Engine Notes appeared in 1843.")
 OTHER = " ".join(f"Sentence {i} says nothing." for i in range(20))
@@ -57,3 +58,10 @@ def test_a_whole_right_rollout_keeps_what_it_noted(recipe: Any, tokenizer: Any) 
     for before, after in pairwise(memories):
         assert before == NOTHING or after.startswith(before)
     assert memories[-1] in tokenizer.decode(final[0])
+
+
+@pytest.mark.parametrize(("values", "noted"), [(["One.", "Three."], "A: One."), (["One. Three."], "A: One. Three.")])
+def test_a_note_holds_what_the_section_shows_or_all_of_an_older_file(values: list[str], noted: str) -> None:
+    needles = [{"key": "A", "value": value} for value in values]
+    task = Task("t", "?", ("b",), "Document 1:\nA\nOne. Two. Three.", {"needles": needles})
+    assert find_notes(task, "Document 1:\nA\nOne. Two.") == noted

@@ -63,11 +63,16 @@ ON = {"gate_update": True, "gate_exit": True, "recall": True}
         (f" hat\n{RECALL} the hat\n{STOP}", ON, " hat", False, "the hat", True),
         (f"{KEEP} {RECALL} hat", ON, "old", True, "hat", False),
         (f"{RECALL} hat", ON, "old", True, "hat", False),
-        (f" hat {RECALL}", ON, " hat", False, "", False),
+        (f" hat\n{RECALL}", ON, " hat", False, "", False),
+        (f"a {RECALL} of hats", ON, f"a {RECALL} of hats", False, "", False),
+        (f"a {RECALL} of hats\n{RECALL} x {RECALL} y", ON, f"a {RECALL} of hats", False, f"x {RECALL} y", False),
+        (f"{KEEP}{RECALL} x", ON, f"{KEEP}{RECALL} x", False, "", False),
+        (f"{KEEP}.\n**{STOP}**", ON, "old", True, "", True),
+        (f"<think>{KEEP}?</think>\n`{KEEP}`", ON, "old", True, "", False),
         (f" {STOP} the hat", ON, f" {STOP} the hat", False, "", False),
         (f" hat{STOP}", ON, f" hat{STOP}", False, "", False),
-        (f" hat {RECALL} x {RECALL}S", ON, " hat", False, f"x {RECALL}S", False),
-        (f" hat {RECALL} x NO{RECALL} y", ON, " hat", False, f"x NO{RECALL} y", False),
+        (f" hat\n{RECALL} x {RECALL}S", ON, " hat", False, f"x {RECALL}S", False),
+        (f" hat\n{RECALL} x NO{RECALL} y", ON, " hat", False, f"x NO{RECALL} y", False),
         (f" {RECALL}S hat", ON, f" {RECALL}S hat", False, "", False),
         (f" hat\n{STOP}", {"gate_update": True}, f" hat\n{STOP}", False, "", False),
         (f" hat\n{RECALL} x", {"gate_exit": True}, f" hat\n{RECALL} x", False, "", False),
@@ -88,7 +93,7 @@ def test_the_memory_keeps_the_ids_that_were_sampled(tokenizer: Any) -> None:
     """Also where its text would be encoded otherwise; the white space before a word goes with the word."""
     apart = tuple(i for letter in "special" for i in encode_text(tokenizer, letter))
     assert apart != encode_text(tokenizer, "special")
-    for end in (f"\n{STOP}", f"\n {RECALL} hat", f" {RECALL} hat \n{STOP}\n"):
+    for end in (f"\n{STOP}", f"\n {RECALL} hat", f"\n{RECALL} hat \n{STOP}\n"):
         note = read_note((*apart, *encode_text(tokenizer, end)), (), MemAgentSection(**ON), tokenizer.decode)
         assert note.memory == apart
 
@@ -122,7 +127,7 @@ async def test_updates_earn_by_whether_they_keep_what_they_should(tokenizer: Any
 
 
 def test_evidence_is_what_is_asked_for() -> None:
-    needles = [{"value": "The hat is red", "queried": True}, {"value": "blue", "queried": False}]
+    needles = [{"value": "The hat is red"}, {"value": "blue", "queried": False}]  # HotpotQA's are all asked for
     assert find_evidence(make_task(needles=needles), SENTENCES) == [True, False, False, False, False]
     assert find_evidence(make_task(), SENTENCES) == [False, False, True, False, False]
     assert find_evidence(Task("t", "?", ("yes",), "yes"), ["yes", "no"]) == []
@@ -177,6 +182,11 @@ def test_an_update_earns_the_answers_words_that_it_adds(
     assert reward_recall(("Red Oak",), prompt, old, new, found) == reward
     assert reward_recall(("Red Oak", "!"), prompt, old, new, found) == reward
     assert reward_recall((), prompt, old, new, found) == 0.0
+
+
+def test_of_an_answer_count_the_words_that_not_any_text_may_hold() -> None:
+    assert reward_recall(("The Red of Oak", "no"), "", "", "No, the sky of the red", "") == 0.5
+    assert reward_recall(("李娜",), "", "", "他的妻子是李娜。", "") == 1.0
 
 
 async def test_recalling_is_rewarded_turn_by_turn(tokenizer: Any) -> None:

@@ -74,7 +74,7 @@ def test_a_task_without_gold_paragraphs_is_named(recipe: Any, tokenizer: Any) ->
 def test_of_paragraphs_with_one_title_that_with_the_evidence_is_gold() -> None:
     texts = ["Ada\nA name.", "Ada\nBorn in London.", "Ada\nWrote."]
     context = "\n\n".join(f"Document {n}:\n{text}" for n, text in enumerate(texts, 1))
-    needles = [{"key": "Ada", "value": "London"}, {"key": "Ada", "value": "Wrote."}]
+    needles = [{"key": "Ada", "value": value} for value in ("London", "Wrote.", "Born")]
     task = Task("1", "Where?", ("London",), context=context, metadata={"needles": needles})
     assert find_paragraphs(task) == (texts[1:], texts[:1])
 

@@ -75,16 +75,17 @@ def test_gsm_hard_is_all_test(tmp_path: Path) -> None:
 
 
 HOTPOT: dict[str, Any] = {
-    "_id": "h", "question": "Whose wife?", "answer": "Ann", "type": "bridge", "supporting_facts": [["B", 1], ["A", 0]],
-    "context": [["A", ["A one.", " A two."]], ["C", ["C one."]], ["B", ["B one.", " B two."]]],
+    "_id": "h", "question": "Whose wife?", "answer": "Ann", "type": "bridge",
+    "supporting_facts": [["B", 2], ["B", 0], ["A", 0]],
+    "context": [["A", ["A one.", " A two."]], ["C", ["C one."]], ["B", ["B one.", " B two.", " B three."]]],
 }  # fmt: skip
 COLUMNS = {
-    **HOTPOT, "supporting_facts": {"title": ["B", "A"], "sent_id": [1, 0]},
-    "context": {"title": ["A", "C", "B"], "sentences": [["A one.", " A two."], ["C one."], ["B one.", " B two."]]},
+    **HOTPOT, "supporting_facts": {"title": ["B", "B", "A"], "sent_id": [2, 0, 0]},
+    "context": dict(zip(("title", "sentences"), zip(*HOTPOT["context"], strict=True), strict=True)),
 }  # fmt: skip
 LISTED = {
     "id": "h", "question": "Whose wife?", "answer": "Ann", "answers": ["Ann"], "type": "bridge", "split": "dev",
-    "supporting": [["B", 1], ["A", 0]],
+    "supporting": HOTPOT["supporting_facts"],
     "paragraphs": [{"title": title, "sentences": texts} for title, texts in HOTPOT["context"]],
 }  # fmt: skip
 
@@ -93,8 +94,10 @@ LISTED = {
 def test_multihop_records_of_any_form_are_the_same_task(record: dict[str, Any]) -> None:
     (task,) = convert_multihop("p", [(PLACE, record)], Counter())
     assert (task.task_id, task.answers, task.metadata["kind"]) == ("h", ("Ann",), "bridge")
-    assert task.context == "Document 1:\nA\nA one. A two.\n\nDocument 2:\nC\nC one.\n\nDocument 3:\nB\nB one. B two."
-    assert task.metadata["needles"] == [{"key": "B", "value": "B two."}, {"key": "A", "value": "A one."}]
+    texts = ("A\nA one. A two.", "C\nC one.", "B\nB one. B two. B three.")
+    assert task.context == "\n\n".join(f"Document {n}:\n{text}" for n, text in enumerate(texts, 1))
+    needles = [("B", "B one."), ("B", "B three."), ("A", "A one.")]  # each stands in the document
+    assert task.metadata["needles"] == [{"key": key, "value": value} for key, value in needles]
     assert [paragraph["title"] for paragraph in task.metadata["paragraphs"]] == ["A", "C", "B"]
 
 

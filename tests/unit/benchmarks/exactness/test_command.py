@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +122,13 @@ def test_our_layer_trains_every_token_once_in_the_context_that_the_engine_saw(
 def test_every_layer_has_an_environment() -> None:
     needs = Path(layers.__file__).with_name("requirements.txt").read_text().splitlines()
     assert {name.partition("-")[0] for name in layers.LAYERS} == {*command.OURS, *(line.split()[0] for line in needs)}
+
+
+def test_setup_fails_where_a_layer_has_no_environment_or_half_of_one(tmp_path: Path) -> None:
+    folder = shutil.copytree(Path(layers.__file__).parent, tmp_path / "benchmarks/exactness")
+    (half := tmp_path / "runs/exactness/trl").mkdir(parents=True)
+    for layer, said in (("trl", "trl: no environment with"), ("ttrl", "there is no layer ttrl")):
+        words, environment = ["bash", str(folder / "setup.sh"), layer], {**os.environ, "PYTHON": "false"}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert not half.exists()

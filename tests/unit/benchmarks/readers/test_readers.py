@@ -14,6 +14,7 @@ import yaml
 from benchmarks.readers import __main__ as readers
 from benchmarks.readers.experts import ANSWER, NO_ANSWER, WORLD, demonstrate, make_expert
 from benchmarks.readers.tasks import KEYS, QUESTIONS, draw_task, read_needles, read_question
+from core.data import write_jsonl
 from core.policy.base import Roles
 from core.rollout.method import method_spec
 from core.text.tokenizer import encode_text
@@ -86,6 +87,12 @@ def test_demonstrations_are_turns_of_right_rollouts(name: str) -> None:
     assert not [reply for reply in replies if ANSWER.format(NO_ANSWER) in reply]
     assert any(reply.startswith("\\boxed{") for reply in replies)
     assert len(replies) > 40
+
+
+def test_tasks_of_another_table_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(tmp_path / "train.jsonl", [draw_task("needle", 8, Random(0), "t")])
+    assert readers.main(["--out", str(tmp_path)]) == 1
+    assert "train.jsonl: is not 4096 tasks of 8 pages" in capsys.readouterr().err
 
 
 def test_a_world_may_be_any_module() -> None:

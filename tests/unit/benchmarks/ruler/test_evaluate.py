@@ -250,6 +250,10 @@ def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys
     [
         ([], "give either --run RUN_DIR or --model ID_OR_PATH"),
         (["--model", "MODEL", "--lengths", "20"], "length 20: niah, sample 0: the smallest sample"),
+        (
+            ["--model", "MODEL", "--variants", "trained", "--window", "5", "5"],
+            "--window is for the variant full-context",
+        ),
         (["--model", "MODEL", "--variants", "untrained"], "variant untrained: no model for it.*--untrained"),
         (["--model", "MODEL", "--data", "/nowhere.jsonl"], "/nowhere.jsonl: no such file"),
         (["--model", "./nowhere"], r"\./nowhere: no such folder"),

@@ -41,6 +41,7 @@ def test_command_writes_tasks_that_read_back(tokenizer: str, tmp_path: Path) -> 
         (["--task", "vt", "--length", "900", "--num-k", "2"], "task vt has no option num_k"),
         (["--task", "hqa", "--num-docs", "9"], "needs the option `hotpotqa`"),
         (["--task", "hqa", "--num-docs", "9", "--split", "train"], "the questions of its file in every split"),
+        (["--task", "niah", "--num-docs", "9"], "--num-docs: task niah has no documents"),
         (["--task", "niah", "--length", "20"], "over the limit of 20"),
         (["--task", "niah", "--length", "900", "--tokenizer", "/no/tokenizer"], "/no/tokenizer: no such folder"),
     ],

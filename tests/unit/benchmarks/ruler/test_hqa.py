@@ -14,8 +14,8 @@ from core.data import DataError
 
 
 def item(number: int) -> dict[str, Any]:
-    paragraphs = [[f"T{number}.{i}", [f"First {i}.", f" Second {i}."]] for i in range(10)]
-    facts = [[f"T{number}.2", 1], [f"T{number}.7", 0]]
+    paragraphs = [[f"T{number}.{i}", [f"First {i}.", f" Second {i}.", f" Third {i}."]] for i in range(10)]
+    facts = [[f"T{number}.2", 1], [f"T{number}.2", 2], [f"T{number}.7", 0]]
     return {
         "_id": f"id{number}",
         "question": f"Q{number}?",
@@ -32,7 +32,6 @@ def hub(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def task(record: dict[str, Any]) -> dict[str, Any]:
-    wanted = dict(record["supporting_facts"])
     paragraphs = [{"title": title, "sentences": sentences} for title, sentences in record["context"]]
     return {
         "task_id": record["_id"],
@@ -41,9 +40,8 @@ def task(record: dict[str, Any]) -> dict[str, Any]:
         "metadata": {
             "paragraphs": paragraphs,
             "needles": [
-                {"key": title, "value": sentences[wanted[title]].strip()}
-                for title, sentences in record["context"]
-                if title in wanted
+                {"key": title, "value": dict(record["context"])[title][number].strip()}
+                for title, number in record["supporting_facts"]
             ],
         },
     }
@@ -71,7 +69,7 @@ def test_paragraphs_of_one_title_stay_apart_and_sentences_without_spaces_get_the
     path.write_text(json.dumps(found))
     (read,) = read_hotpotqa(path)
     assert read.own == ("A\nOne. Two.", "A\nThree.", "B\nFour. Five.")
-    assert read.evidence == {"A\nOne. Two.": ("A", "Two.")}
+    assert read.evidence == {"A\nOne. Two.": (("A", "Two."),)}
 
 
 def test_gold_documents_are_marked_and_everywhere(file: Path) -> None:
@@ -85,6 +83,7 @@ def test_gold_documents_are_marked_and_everywhere(file: Path) -> None:
         assert task.question == f"Q{index}?"
         assert {(n["key"], n["value"]) for n in task.metadata["needles"]} == {
             (f"T{index}.2", "Second 2."),
+            (f"T{index}.2", "Third 2."),
             (f"T{index}.7", "First 7."),
         }
         for needle in task.metadata["needles"]:

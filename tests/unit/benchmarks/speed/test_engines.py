@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
+from benchmarks.speed import rollout
+from benchmarks.speed.__main__ import main
 from benchmarks.speed.engines import EmbeddedSide, TransformersSide, max_logprob_error
 from benchmarks.speed.rollout import TOLERANCE
 from benchmarks.speed.workload import GenerationRequest, make_checkpoint
@@ -50,3 +52,13 @@ def test_wrong_or_missing_logprobs_are_noticed(folder, hf):
     shifted = replace(samples[0], logprobs=tuple(value - 1e-3 for value in samples[0].logprobs))
     assert max_logprob_error(hf, [shifted, *samples[1:]]) == pytest.approx(1e-3, rel=0.05)
     assert max_logprob_error(hf, [replace(samples[0], logprobs=()), *samples[1:]]) is None
+
+
+def test_the_command_names_its_file_by_the_dtype_and_refuses_what_is_no_regime(monkeypatch, tmp_path):
+    monkeypatch.setattr(rollout, "compare", lambda folder, **options: {})
+    words = ["--quick", "--size", "tiny", "--only", "rollout", "--output", str(tmp_path)]
+    assert [main([*words, "--dtype", dtype]) for dtype in TOLERANCE] == [0, 0]
+    names = {f"quick-tiny-1t-rollout{end}.json" for end in ("", "-bfloat16")}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    with pytest.raises(SystemExit):
+        main([*words, "--regimes", "heavy-tailed"])
