@@ -208,8 +208,7 @@ class OptimizerSection(Section):
     lr_warmup_steps: NonNegativeInt = 0
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     lr_decay_steps: PositiveInt | None = None
-    """Says after how many optimizer steps a linear or cosine rate reaches 0. None: after all of the run's. A batch, or
-    a part of it, without any advantage takes none: the rate of a run with such batches ends above 0."""
+    """Says after how many optimizer steps a linear or cosine rate is 0. None: all, if no batch lacks an advantage."""
     beta1: MomentDecay = 0.9
     beta2: MomentDecay = 0.98
     weight_decay: NonNegativeFloat = 0.1

@@ -189,8 +189,9 @@ def measure_agreement(groups: Sequence[Group]) -> dict[str, float]:
     """
     valid = [[t for t in group if t.status != "failed" and t.reward is not None] for group in groups]
     agreed = [group[0] for group in valid if len({t.reward for t in group}) == 1]
-    # A reward within its group, such as ToolOrchestra's, is 0 where all are right, too.
-    easy = sum(t.metrics.get("correct", t.reward or 0.0) > 0 for t in agreed)
+    easy = sum(
+        t.metrics.get("correct", t.reward or 0.0) > 0 for t in agreed
+    )  # a reward of all right may be scaled to 0
     return {"easy_groups": easy / len(groups), "hard_groups": (len(agreed) - easy) / len(groups)}
 
 
