@@ -185,13 +185,11 @@ def has_signal(group: Sequence[Trajectory], min_std: float = 0.0) -> bool:
 def measure_agreement(groups: Sequence[Group]) -> dict[str, float]:
     """Return the shares of groups whose rollouts all earned the same: more than 0 (`easy_groups`), or not (`hard_...`).
 
-    Failed rollouts do not count.
+    Failed rollouts do not count. A metric `correct` decides: the reward of a group that is right may be scaled to 0.
     """
     valid = [[t for t in group if t.status != "failed" and t.reward is not None] for group in groups]
     agreed = [group[0] for group in valid if len({t.reward for t in group}) == 1]
-    easy = sum(
-        t.metrics.get("correct", t.reward or 0.0) > 0 for t in agreed
-    )  # a reward of all right may be scaled to 0
+    easy = sum(t.metrics.get("correct", t.reward or 0.0) > 0 for t in agreed)
     return {"easy_groups": easy / len(groups), "hard_groups": (len(agreed) - easy) / len(groups)}
 
 
