@@ -203,12 +203,8 @@ class CodeScout(Method):
 
     def read_end(self, reply: Reply, text: str) -> tuple[End, Any]:
         """Read the answer of a turn; it must be the only call and the last thing in it."""
-        (call, *others), text = reply.calls, text.rstrip()
-        alone = not others and text[-1:] in (">", "}", "|")  # how the calls of every known template end
-        # Text behind the call may end so, too: without its last character it reads as the same call.
-        rest = read_reply(text[:-1], self.call_format, TOOLS)
-        if reply.text and (rest.calls, rest.text) == (reply.calls, reply.text[:-1].rstrip()):
-            alone = False
+        (call, *others), last = reply.calls, text.rstrip()[-1:]
+        alone = not others and last in (">", "}", "|")  # how the calls of every known template end
         if not alone or check_call(call, TOOLS) is not None or read_answer(call.arguments["locations"]) is None:
             return "bad_answer", None
         return "answered", call.arguments["locations"]

@@ -67,7 +67,6 @@ async def test_a_number_of_turns_is_rewarded_whatever_the_answer(isolation: None
         ([RIGHT + write_search("ls")], "bad_answer", "completed"),
         ([RIGHT + RIGHT], "bad_answer", "completed"),
         ([f"{RIGHT}\nThat is all."], "bad_answer", "completed"),
-        ([f"So: {RIGHT} <ok >"], "bad_answer", "completed"),
         ([write_call("localization_finish", locations=["shop/stock.py"])], "bad_answer", "completed"),
         ([write_call("localization_finish", places=[PLACE])], "bad_answer", "completed"),
         (["It is in shop/stock.py."], "no_call", "completed"),
