@@ -118,7 +118,7 @@ def write_completion(
 
 
 def _find_stop_reason(params: TokensParams, completion: Completion, text: str) -> int | str | None:
-    """Return which of the client's ids or texts ended the completion; None for an end token."""
+    """Return which of the client's ids or texts ended the completion; None for another end token."""
     if completion.finish_reason != "stop":
         return None
     asked: list[int | str] = [i for i in completion.token_ids[-1:] if i in (params.stop_token_ids or ())]

@@ -66,10 +66,10 @@ def check_out(clone: Path, commit: str, folder: Path, patch: str = "") -> None:
     """Put the files of a commit into a new folder, with a patch if one is given. It is there whole, or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        files = Path(made, "files")
+        files = Path(made, "files").resolve()
         files.mkdir()
         # `git archive` would leave out, and change, what a .gitattributes marks for export.
-        index = {"GIT_INDEX_FILE": str(Path(made, "index"))}
+        index = {"GIT_INDEX_FILE": str(files.with_name("index"))}
         run_git(clone, "read-tree", commit, environment=index)
         run_git(clone, f"--work-tree={files}", "checkout-index", "--all", environment=index)
         if patch:

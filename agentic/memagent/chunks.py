@@ -13,7 +13,7 @@ T = TypeVar("T")
 Align = Literal["none", "sentence", "document"]
 
 _UNIT_STARTS = {
-    "sentence": re.compile(r"(?<=[.!?])(?=\s)|(?<=[。！？])(?![。！？」』”’）])|(?<=[。！？][」』”’）])"),
+    "sentence": re.compile(r"(?<=[.!?])(?=\s)|(?<=[。！？])(?![。！？」』”’）])|(?<=[。！？][」』”’）])(?![」』”’）])"),
     "document": re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n))(?=Document \d+:)"),
 }
 

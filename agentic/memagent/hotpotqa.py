@@ -66,13 +66,14 @@ def write_turns(method: MemAgent, task: Task, keep: bool) -> list[Example]:
 
 
 def find_notes(task: Task, section: str) -> str:
-    """Return the supporting sentences that a section shows, those of a paragraph that begins there behind its title."""
+    """Return the supporting sentences that a section shows, behind the title of their paragraph if it begins there."""
     notes: dict[str, list[str]] = {}
     for key, value in ((needle["key"], needle["value"]) for needle in task.metadata["needles"]):
+        title = f"{key}: " if f"\n{key}\n" in section else ""
         # Files of earlier versions have the sentences of a paragraph as one value, which may stand nowhere.
-        if f"\n{key}\n" in section and (value in section or value not in (task.context or "")):
-            notes.setdefault(key, []).append(value)
-    return "\n".join(f"{key}: {' '.join(values)}" for key, values in notes.items())
+        if value in section or (title and value not in (task.context or "")):
+            notes.setdefault(title, []).append(value)
+    return "\n".join(title + " ".join(values) for title, values in notes.items())
 
 
 WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)

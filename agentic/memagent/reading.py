@@ -27,9 +27,9 @@ from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, special_ids
 from core.types import Task, Trajectory
 
-_RECALL = re.compile(rf"(?:^\s*|\b{KEEP}\s+){RECALL}(?!\S)", re.MULTILINE)
+_RECALL = re.compile(rf"(?:^[\s*-]*|\b{KEEP}[.*`]*\s+){RECALL}(?!\S)", re.MULTILINE)
 """Matches the word where it begins a line, or stands behind KEEP: a note may tell of a RECALL of cars."""
-_MARKS = " \t\r\n.*`"
+_MARKS = " \t\r\n.*`-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def read_note(written: Ids, memory: Ids, config: MemAgentSection, decode: Decode
         rest, stops = split_before(rest, last, decode)[0], True
     if config.recall and (asked := [*_RECALL.finditer(text := decode(rest))]):
         rest, query = split_before(rest, text[asked[-1].end() - len(RECALL) :].split(), decode)
-    nothing = rest != written and not rest
-    kept = nothing or (config.gate_update and strip_thoughts(decode(rest)).strip(_MARKS) == KEEP)
+    note = strip_thoughts(decode(rest)).strip(_MARKS)
+    kept = (rest != written and not note) or (config.gate_update and note == KEEP)
     return Note(memory if kept else rest, kept, query, stops)
 
 

@@ -50,10 +50,11 @@ def message_budget(config: ToolOrchestraSection, renderer: Renderer, tools: Sequ
 
 
 def drop_oldest(messages: Sequence[Message], budget: int, keep: int) -> list[Message]:
-    """Return `messages` within `budget` tokens, of calls three characters each. After the first `keep`, the oldest go:
-    an assistant's message together with everything that answers it."""
+    """Return `messages` within `budget` tokens; three bytes of a call count as one. After the first `keep`, the oldest
+    go: an assistant's message together with everything that answers it."""
+    sizes = {id(m): len(m.ids) + sum(len(call.render().encode()) // 3 for call in m.calls) for m in messages}
     first, rest = list(messages[:keep]), list(messages[keep:])
-    while rest and sum(len(m.ids) + sum(len(c.render()) // 3 for c in m.calls) for m in (*first, *rest)) > budget:
+    while rest and sum(sizes[id(message)] for message in (*first, *rest)) > budget:
         following = [i for i, message in enumerate(rest) if i and message.role == "assistant"]
         if not following:
             break

@@ -2,7 +2,7 @@
 
 The orchestrator only writes the name of an expert. The record puts a model behind the name, so models and prices can
 change from record to record. A call that fails is an `ExpertFailure` with a kind. It costs time but no money, since no
-tokens came back, but for one that met its limit while it thought (`cut`).
+tokens came back. One that met its limit while it thought (`cut`) has tokens, and costs money.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class Experts:
         price, tokens = self._prices[model], (reply.prompt_tokens, reply.completion_tokens)
         if not any(tokens) and (price.input or price.output):
             raise RolloutError("no_usage", f"{model}: its server counts no tokens (`usage`). Fix: give it the price 0")
-        failure, cost = "cut" if reply.is_lost else None, call_cost(price, *tokens)
+        failure = "cut" if reply.cut and not reply.text.strip() and not reply.calls else None
+        cost = call_cost(price, *tokens)
         self.ledger.append(ExpertCall(alias, model, *tokens, cost, reply.seconds, declared_s, failure))
         return ExpertFailure("cut", f"{alias} met its limit before it wrote anything") if failure else reply
 

@@ -9,11 +9,11 @@ for layer in "$@"; do
 done
 while read -r layer needs; do
   folder=runs/exactness/$layer
-  if [[ $# -gt 0 && " $* " != *" $layer "* ]]; then continue; fi
-  [[ -e $folder ]] || "${PYTHON:-python3}" -m venv "$folder"
-  # A kill may have left half of it; pip does nothing where all is there.
+  if [[ -e $folder/complete || ($# -gt 0 && " $* " != *" $layer "*) ]]; then continue; fi
+  rm -rf "$folder"  # what a kill may have left
   # shellcheck disable=SC2086  # several packages
-  "$folder/bin/python" -m pip install -q $needs && continue
+  "${PYTHON:-python3}" -m venv "$folder" && "$folder/bin/python" -m pip install -q $needs \
+    && touch "$folder/complete" && continue
   echo "$layer: no environment with $needs" >&2
   rm -rf "$folder"
   failed=1

@@ -120,7 +120,7 @@ class ReleasedQuestions(Method):
             return at_once
         message = judge_message(task.question, answer, task.answers[0])
         reply = await models.ask(str(self.config.judge), [{"role": "user", "content": message}])
-        if reply.is_lost:
+        if not reply.text.strip():
             raise PolicyError("bad_reply", "the judge met its limit of tokens before it wrote anything")
         return read_verdict(reply.text)
 

@@ -145,13 +145,7 @@ class AlgorithmSection(GRPOConfig):
         if values["name"] not in ALGORITHMS:
             raise ValueError(f"name {values['name']!r} is no known algorithm; known: {', '.join(ALGORITHMS)}")
         defaults = {key: value for key, (value, _) in ALGORITHMS[values["name"]].items()}
-        both, longest = {**defaults, **values}, values.get("max_response_length")
-        unread = not both.get("overlong_buffer_len") and both.get("loss_agg") != "constant"
-        if unread and longest not in (None, defaults.get("max_response_length")):
-            raise ValueError(
-                f"max_response_length {longest} has no use here; it needs overlong_buffer_len, or loss_agg=constant"
-            )
-        return both
+        return {**defaults, **values}
 
     @model_validator(mode="after")
     def _estimator_uses_what_is_set(self) -> Self:
@@ -208,7 +202,7 @@ class OptimizerSection(Section):
     lr_warmup_steps: NonNegativeInt = 0
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     lr_decay_steps: PositiveInt | None = None
-    """Says after how many optimizer steps a linear or cosine rate is 0. None: all, if no batch lacks an advantage."""
+    """Says after how many optimizer steps a rate falls to 0. None: those of the run, if no batch lacks advantages."""
     beta1: MomentDecay = 0.9
     beta2: MomentDecay = 0.98
     weight_decay: NonNegativeFloat = 0.1
@@ -546,6 +540,10 @@ class Recipe(Section):
             listed.append(
                 f"algorithm.max_response_length is {longest}, and model.max_model_len {context}: no single call is "
                 "long enough for the punishment of long answers"
+            )
+        if longest and not buffer and self.algorithm.loss_agg != "constant":
+            listed.append(
+                f"algorithm.max_response_length is {longest}, and neither overlong_buffer_len nor loss_agg uses it"
             )
         steps = self.run.steps * self.algorithm.num_steps_per_rollout
         if steps < (rising := self.optimizer.lr_warmup_steps):

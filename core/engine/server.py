@@ -123,7 +123,7 @@ class Server:
         text = ""
         if self.tokenizer is not None:
             text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=params.skip_special_tokens)
-        if completion.finish_reason == "stop" and not params.no_stop_trim:
+        if completion.finish_reason == "stop" and not params.no_stop_trim:  # a stop id stays, unless it is special
             text = min((text.partition(stop)[0] for stop in params.stops), key=len, default=text)
         meta = wire.make_meta_info(completion, rid, len(prompt_ids), with_logprobs=body.return_logprob)
         meta["e2e_latency"] = time.perf_counter() - started

@@ -50,7 +50,7 @@ Decode = Callable[[Sequence[int]], str]
 
 def completes_a_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
     """Return whether the last of `token_ids` completes one of the texts `stop`. Callers ask after every token."""
-    # A token is a byte at least: n bytes lie within the last n, behind one of which SentencePiece drops the space.
+    # A token is a byte at least: n bytes lie within n tokens. Of the first token SentencePiece drops the space.
     longest = max(len(text.encode()) for text in stop)
     tail = decode(token_ids[-longest - 1 :])
     return any(text in tail for text in stop)

@@ -38,12 +38,7 @@ class ChatReply:
     completion_tokens: int = 0
     seconds: float = 0.0
     cut: bool = False
-    """Says whether the reply ended at the limit of tokens."""
-
-    @property
-    def is_lost(self) -> bool:
-        """Return whether the limit came before there was text or a call, as in a thought that a server keeps."""
-        return self.cut and not self.text.strip() and not self.calls
+    """Says whether the reply ended at the limit of tokens; in a thought that the server keeps, there is no text."""
 
 
 class OpenAIChat(HTTPClient):
@@ -130,6 +125,6 @@ def read_reply(body: bytes) -> ChatReply:
         raise PolicyError("bad_reply", f"a content, name or arguments that is no string, in {body[:200]!r}")
     if not all(type(count) is int and 0 <= count < 1e12 for count in (prompt, completion)):
         raise PolicyError("bad_reply", f"usage has counts that are no numbers >= 0, in {body[:200]!r}")
-    if not text.strip() and not calls and not cut:  # what is cut in a thought is a reply: its tokens are paid
+    if not text.strip() and not calls and not cut:  # a reply that its limit cuts in a thought is paid
         raise PolicyError("bad_reply", f"neither content nor tool calls, in {body[:200]!r}")
     return ChatReply(text, calls, prompt, completion, cut=cut)

@@ -101,8 +101,9 @@ def rollout_advantages(
         penalties = [overlong_penalty(n, longest, buffer) for n in trained_tokens]
         rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
     cut = [bool(options.get("overlong_filter")) and t.status == "truncated" for t in group]
-    if kept := options.get("update_group_size"):  # of those that may be trained
-        rewards = keep_most_different([None if c else r for c, r in zip(cut, rewards, strict=True)], kept)
+    if count := options.get("update_group_size"):  # of those that may be trained; the cut stay in the statistics
+        kept = keep_most_different([None if c else r for c, r in zip(cut, rewards, strict=True)], count)
+        rewards = [r if c else k for c, r, k in zip(cut, rewards, kept, strict=True)]
     advantages = group_advantages(
         rewards,
         adv_estimator=options.get("adv_estimator", "grpo"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import chain
@@ -257,8 +257,9 @@ class Renderer:
 
     def _frame(self, placeholders: list[dict[str, Any]], tools: list[Any], contents: int) -> Frame:
         """Return the frame of messages whose `contents` contents and texts of arguments are marks."""
-        # Schemas, and names and keys of calls, stay in it as text, for templates look into them.
-        placeholders, tools = cut_added_tokens(self.tokenizer, [placeholders, tools])
+        # Schemas, and names and keys of calls, stay text, into which templates look; words are their own keys, too.
+        cut = partial(cut_added_tokens, self.tokenizer, kept=r"\w+|.")
+        placeholders, tools = _map_texts([placeholders, tools], cut, cut)
         rendered = self.tokenizer.apply_chat_template(
             placeholders, tools=tools or None, tokenize=False, add_generation_prompt=True, **self._options
         )
@@ -286,9 +287,17 @@ def _show_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
 
 def _mark_texts(value: Any, spliced: list[Ids | str]) -> Any:
     """Replace every text in a JSON value by a mark, and append the text to `spliced`."""
-    if isinstance(value, str):
-        spliced.append(value)
+
+    def mark(text: str) -> str:
+        spliced.append(text)
         return _mark(len(spliced) - 1)
+
+    return _map_texts(value, mark, str)
+
+
+def _map_texts(value: Any, change: Callable[[str], str], change_key: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
     if isinstance(value, Mapping):
-        return {key: _mark_texts(part, spliced) for key, part in value.items()}
-    return [_mark_texts(part, spliced) for part in value] if isinstance(value, list) else value
+        return {change_key(key): _map_texts(part, change, change_key) for key, part in value.items()}
+    return [_map_texts(part, change, change_key) for part in value] if isinstance(value, list | tuple) else value

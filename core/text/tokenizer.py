@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Ids = tuple[int, ...]
 
-CUT = "\ue002cut\ue002"  # JSON leaves it as it is
+CUT = "\ue002cut\ue002"  # the tojson of transformers leaves it as it is
 
 
 class Tokenizer(Protocol):
@@ -150,13 +150,10 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
     return [by_text[text] for text in texts]
 
 
-def cut_added_tokens(tokenizer: Tokenizer, value: Any) -> Any:
-    """Put `CUT` behind the first character of each added token in a JSON value; the tokenizer then sees none whole."""
-    if isinstance(value, str):
-        return _added_tokens(tokenizer).sub(lambda match: match[0][0] + CUT + match[0][1:], value)
-    if isinstance(value, Mapping):
-        return {cut_added_tokens(tokenizer, key): cut_added_tokens(tokenizer, part) for key, part in value.items()}
-    return [cut_added_tokens(tokenizer, part) for part in value] if isinstance(value, list | tuple) else value
+def cut_added_tokens(tokenizer: Tokenizer, text: str, kept: str = "(?!)") -> str:
+    """Put `CUT` behind the first character of each added token in a text, but of those of the form `kept`."""
+    cut = _added_tokens(tokenizer).sub
+    return cut(lambda m: m[0] if re.fullmatch(kept, m[0]) else m[0][0] + CUT + m[0][1:], text)
 
 
 @lru_cache(maxsize=16)

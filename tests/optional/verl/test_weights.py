@@ -89,8 +89,10 @@ def test_the_loss_and_its_gradient_are_ours(
     torch.manual_seed(0)
     groups = make_groups(20, seed=steps)
     settings = {"kl_loss_coef": 0.1, "entropy_coef": 0.01, "tis": [0.5, 2.0], "split_advantage": steps == 3}
-    settings |= algorithm_of | ({"max_response_length": 7} if loss_agg == "constant" else {})
-    trainer, queue = compose(groups, tokenizer=tokenizer, loss_agg=loss_agg, num_steps_per_rollout=steps, **settings)
+    settings |= algorithm_of
+    trainer, queue = compose(
+        groups, tokenizer=tokenizer, loss_agg=loss_agg, num_steps_per_rollout=steps, max_response_length=7, **settings
+    )
     algorithm = trainer._recipe.algorithm
     batch = trainer._balance_batch(queue.batch(), {})
     batch = trainer._compute_advantage(batch, {})

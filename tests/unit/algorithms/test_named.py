@@ -109,6 +109,8 @@ def test_departures_follow_the_settings_of_the_run() -> None:
     assert lines[1].startswith("algorithm.dynamic_sampling is false; dapo has true")
     assert "no single call is long enough" in lines[-1]
     assert len(make_recipe(Recipe, algorithm={"name": "grpo"}).list_departures()) == 0
+    [unread] = make_recipe(Recipe, algorithm={"name": "grpo", "max_response_length": 9}).list_departures()
+    assert unread.startswith("algorithm.max_response_length is 9, and neither overlong_buffer_len nor loss_agg uses it")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,6 @@ def test_departures_follow_the_settings_of_the_run() -> None:
         ({"name": "grpo", "vf_coef": 0.1}, "vf_coef has no place in adv_estimator=grpo; set it to 0.0"),
         ({"name": "gspo", "clip_ratio_c": 3.0}, "clip_ratio_c has no place in loss_mode=gspo"),
         ({"name": "dppo", "tis": [0, 2]}, "has the engine's log-probs already"),
-        ({"name": "grpo", "max_response_length": 100}, "max_response_length 100 has no use here"),
         ({"name": "dapo", "max_response_length": 100}, "overlong_buffer_len 4096 is above max_response_length 100"),
     ],
 )

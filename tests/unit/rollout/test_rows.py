@@ -205,9 +205,11 @@ def test_down_sampling_takes_rollouts_that_the_filter_of_cut_ones_leaves():
     cut = [Trajectory("t", (turn,), reward=0.0, status="truncated") for _ in range(4)]
     group = [*cut, *(Trajectory("t", (turn,), reward=r) for r in (0.0, 0.0, 1.0, 1.0))]
     options = {"std_normalization": False, "split_advantage": False, "overlong_filter": True}
-    rows = rows_from_groups([group], update_group_size=4, **options)
-    assert [row.advantage for row in rows] == [-0.5, -0.5, 0.5, 0.5]
-    assert [row.advantage for row in rows_from_groups([group], **options)] == [-0.25, -0.25, 0.75, 0.75]
+    rows = rows_from_groups([group], update_group_size=2, **options)
+    assert [row.advantage for row in rows] == [pytest.approx(-1 / 6), pytest.approx(5 / 6)]
+    for size in (None, 4):  # the cut ones stay in the statistics
+        rows = rows_from_groups([group], update_group_size=size, **options)
+        assert [row.advantage for row in rows] == [-0.25, -0.25, 0.75, 0.75]
 
 
 @given(CONVERSATIONS | GROUPS, st.booleans(), st.sampled_from(["turn", "segment"]))

@@ -62,6 +62,17 @@ def test_tools_and_calls_are_not_read_as_structure(renderer: Renderer, with_call
     assert [i for i in ids if i in special] == [i for i in plain if i in special]
 
 
+@pytest.mark.parametrize("word", ["role", "function", "1", "e", "_", "<tool_call>"])
+def test_added_tokens_that_are_words_leave_the_templates_own_keys_and_marks(word: str) -> None:
+    tokenizer = train_tokenizer("user assistant tool system hello", 300, template=TEMPLATE, added=[word])
+    calls = (ToolCall("search", {"query": "hello"}),)
+    renderer = Renderer(tokenizer)
+    messages = [renderer.message("user", "hello"), replace(renderer.message("assistant", ""), calls=calls)]
+    shown = tokenizer.decode(renderer.render(messages, [{"type": "function", "function": {"name": "search"}}]))
+    assert "<|im_start|>tool search<|im_end|>\n<|im_start|>user\nhello" in shown
+    assert '"function": {"name": "search", "arguments": {"query": "hello"}}' in shown
+
+
 def test_sampled_ids_stay_and_the_next_prompt_extends_them(renderer: Renderer) -> None:
     tokenizer = renderer.tokenizer
     messages = [renderer.message("user", "hello")]

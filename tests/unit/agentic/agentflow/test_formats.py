@@ -105,7 +105,7 @@ def test_a_command_is_read(text):
         ("**Conclusion:** STOP.", True),
         ("### Conclusion:\nSTOP", True),
         ("**Conclusion:**\n\n**CONTINUE**", False),
-        ('Conclusion: "STOP" or [STOP]', True),
+        ('Conclusion: "STOP"', True),
         ("**Conclusion**: **CONTINUE**", False),
         ("End with Conclusion: STOP or Conclusion: CONTINUE. Conclusion: STOP", True),
         ("Conclusion: STOP\nNo, wait.\nConclusion: CONTINUE", False),

@@ -65,3 +65,4 @@ def test_a_note_holds_what_the_section_shows_or_all_of_an_older_file(values: lis
     needles = [{"key": "A", "value": value} for value in values]
     task = Task("t", "?", ("b",), "Document 1:\nA\nOne. Two. Three.", {"needles": needles})
     assert find_notes(task, "Document 1:\nA\nOne. Two.") == noted
+    assert find_notes(task, " Three.") == ("Three." if len(values) == 2 else "")  # where the section before has cut it
