@@ -59,7 +59,7 @@ class RolePrompter:
         self._slots = tuple(dict.fromkeys(re.findall(r"\{([a-z_]+)\}", message)))
         self._spaced = {slot for slot in self._slots if f" {{{slot}}}" in message}
         self._template = TokenTemplate(tokenizer, re.sub(r" (\{[a-z_]+\})", r"\1", message), self._slots, system)
-        self._special = special_ids(tokenizer)
+        self._special, self._ends = special_ids(tokenizer), end_ids(tokenizer)
 
     def render(self, slots: Slots) -> Ids:
         """Return the ids of the role's prompt with its slots filled."""
@@ -73,10 +73,9 @@ class RolePrompter:
         return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)
 
     def read(self, completion: Completion) -> RoleOutput:
-        ids, ends = completion.token_ids, end_ids(self.tokenizer)
-        text = str(self.tokenizer.decode([i for i in ids if i not in ends]))
-        quoted = tuple(i for i in ids if i not in self._special)
-        return RoleOutput(text, quoted, self.tokenizer, completion.finish_reason == "length")
+        text = str(self.tokenizer.decode([i for i in completion.token_ids if i not in self._ends]))
+        ids = tuple(i for i in completion.token_ids if i not in self._special)
+        return RoleOutput(text, ids, self.tokenizer, completion.finish_reason == "length")
 
     def _encode(self, value: str | RoleOutput, spaced: bool) -> Ids:
         space = " " * spaced
