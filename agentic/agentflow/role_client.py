@@ -17,6 +17,7 @@ from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
 from core.text.template import TokenTemplate
 from core.text.tokenizer import Ids, Tokenizer, encode_text, end_ids, special_ids
+from core.text.tool_calls import count_thought_ids
 from core.tools.base import Interrupt
 from core.types import POLICY, Completion, Sampling
 
@@ -31,7 +32,7 @@ class BudgetSpent(Interrupt):
 
 @dataclass(frozen=True, slots=True)
 class RoleOutput:
-    """Holds what a model wrote: `ids`, without special tokens, for roles with the same tokenizer, `text` for others.
+    """Holds what a model wrote: `ids`, without thoughts and special tokens, for the prompts of other roles.
 
     The text is what is parsed, so it keeps the tags of thoughts, which Qwen3's tokenizer adds as tokens.
     """
@@ -72,9 +73,10 @@ class RolePrompter:
         penalty = self.section.frequency_penalty
         return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)
 
-    def read(self, completion: Completion) -> RoleOutput:
+    def read(self, completion: Completion, prompt: Ids) -> RoleOutput:
         text = str(self.tokenizer.decode([i for i in completion.token_ids if i not in self._ends]))
-        ids = tuple(i for i in completion.token_ids if i not in self._special)
+        thoughts = count_thought_ids(self.tokenizer, completion.token_ids, prompt)
+        ids = tuple(i for i in completion.token_ids[thoughts:] if i not in self._special)
         return RoleOutput(text, ids, self.tokenizer, completion.finish_reason == "length")
 
     def _encode(self, value: str | RoleOutput, spaced: bool) -> Ids:
@@ -82,7 +84,7 @@ class RolePrompter:
         if isinstance(value, RoleOutput):
             if value.tokenizer is self.tokenizer:
                 return encode_text(self.tokenizer, space) + value.ids
-            value = value.text
+            value = str(value.tokenizer.decode(value.ids))
         return encode_text(self.tokenizer, space + value)
 
 
@@ -131,7 +133,7 @@ class RoleClient:
         finally:  # a tool that takes too long is cancelled
             if budgeted:
                 self._tokens_left += limit - sampled
-        return prompter.read(completion)
+        return prompter.read(completion, prompt)
 
     async def _complete(self, prompter: RolePrompter, prompt: Ids, limit: int) -> Completion:
         name, section = prompter.name, prompter.section

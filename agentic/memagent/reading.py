@@ -25,6 +25,7 @@ from core.policy.base import Decode
 from core.rewards.answers import strip_thoughts
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, special_ids
+from core.text.tool_calls import count_thought_ids
 from core.types import Task, Trajectory
 
 _RECALL = re.compile(rf"(?:^[\s*-]*|\b{KEEP}[.*`]*\s+){RECALL}(?!\S)", re.MULTILINE)
@@ -90,7 +91,9 @@ class Reading:
     def take(self, ids: Ids, turns: Turns) -> None:
         """Read what the latest update wrote, and credit its turn."""
         config, decode = self._config, self._tokenizer.decode
-        written = tuple(i for i in ids if i not in self._special)
+        # Qwen3's tags of thoughts are special ids. A thought is no memory, and no word of the options stands in it.
+        thoughts = count_thought_ids(self._tokenizer, ids, turns.recorded[-1].prompt_ids)
+        written = tuple(i for i in ids[thoughts:] if i not in self._special)
         note, found = read_note(written, self._memory, config, decode), Ids()
         if note.query:
             found = find_memory(note.query, [each.memory for each in self._notes], note.memory, self._tokenizer)

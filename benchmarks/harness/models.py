@@ -22,7 +22,9 @@ from core.hub import SMALL_FILES, resolve
 from core.policy.base import Policy
 from core.policy.server_process import ServerError, find_health_problem, open_url
 from core.policy.servers import VLLM, make_server_policy
+from core.rollout.method import method_spec
 from core.runs.files import jsonable
+from core.runs.inputs import CODE, hash_file, list_code
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -80,19 +82,22 @@ class EvalModels:
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
         """Return a cell that `model` is evaluated in.
 
-        Its settings name its weights, tokenizer and chat template, the weights of the roles, and what `--set` has
-        changed of the model of a run. In a folder that is no run they name the number format of a model loaded here.
+        Its settings name the method's code, the model's weights, tokenizer and chat template, the weights of the roles,
+        and what `--set` has changed of the model of a run. In a folder that is no run they name the number format of a
+        model loaded here.
         """
         served = model in (*self.urls, self.to_serve)
         path, roles = Path(model), self.recipe.roles
         places = {role: place.removeprefix("model:") for role, place in roles.items() if place.startswith("model:")}
         places |= {role: str(path / role) for role in self.recipe.trained_roles}
-        of_roles = {role: digest for role, place in places.items() if (digest := weights_digest(place, folder))}
+        of_roles = {role: digest for role, place in places.items() if (digest := weights_digest(place))}
         now, own = self.recipe.model.model_dump(mode="json"), folder.config.get("model")
         own = own if isinstance(own, Mapping) else now  # a folder that is no run names its model alone
+        code = list_code(method_spec(self.recipe.method).presets.parent, self.recipe)
         found = {
-            "weights": weights_digest(model, folder),
-            "tokenizer": weights_digest(model, folder, SMALL_FILES),
+            "code": {name.removeprefix(CODE): hash_file(path)["sha256"][:12] for name, path in code.items()},
+            "weights": weights_digest(model),
+            "tokenizer": weights_digest(model, SMALL_FILES),
             "role_weights": of_roles,
             # As text: a setting that is None counts as one that is not there.
             "model": {name: str(now[name]) for name in ("dtype", "max_model_len") if now[name] != own.get(name)},
@@ -182,15 +187,13 @@ def is_other_model(found: str, model: str) -> bool:
     return (of_hub[1] if of_hub else Path(found).name) != Path(model).name
 
 
-def weights_digest(
-    model: str | None, folder: RunFolder | None = None, files: Sequence[str] = ("*.safetensors", "config.json")
-) -> str | None:
+def weights_digest(model: str | None, files: Sequence[str] = ("*.safetensors", "config.json")) -> str | None:
     """Return a digest of parts of every file of weights at a path, which changes when other weights are put there.
 
-    It is None for checkpoints inside the run `folder`, which are never overwritten, and for models not on this disk.
+    It is None for models that are not on this disk.
     """
     path = Path(model or "")
-    if not model or not path.is_dir() or (folder is not None and path.is_relative_to(folder.path)):
+    if not model or not path.is_dir():
         return None
     digest = hashlib.sha256()
     for file in sorted(file for pattern in files for file in path.glob(pattern)):

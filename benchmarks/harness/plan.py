@@ -24,7 +24,7 @@ class EvaluationError(RuntimeError):
     """An evaluation that cannot be run as asked; the message says why and what to do."""
 
 
-LATER = {"settings.tokenizer", "settings.dtype"}
+LATER = {f"settings.{name}" for name in ("tokenizer", "dtype", "weights", "role_weights", "code")}
 """Names the conditions that not every result tells: one of an earlier version does not, nor one of a server."""
 
 COMPARED = ("protocol", "published_as", "departures")
@@ -95,8 +95,10 @@ def sampling_record(sampling: Sampling) -> dict[str, float]:
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return a text that names every key whose value differs; it is empty when none does."""
-    told = (before.keys() | now.keys()) - (LATER - (before.keys() & now.keys()))
-    keys = sorted(key for key in told if before.get(key) != now.get(key))
+    told = [{".".join(key.split(".")[:2]) for key in side} for side in (before, now)]
+    untold = LATER - (told[0] & told[1])
+    differ = (key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    keys = sorted(key for key in differ if not any(f"{key}.".startswith(f"{name}.") for name in untold))
     return "; ".join(f"{key} was {before.get(key)!r}, is now {now.get(key)!r}" for key in keys)
 
 

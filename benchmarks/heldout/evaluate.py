@@ -191,8 +191,9 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
     except ValidationError as error:
         problem = error.errors()[0]
         raise EvaluationError(
-            f"{cell}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}. A method whose reward is no score in "
-            "[0, 1] gives one as trajectory.metrics['official']."
+            f"{cell}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}. Where a method has no `official`, the "
+            "reward is the score: let the function that `reward` names return 0 to 1. A method of your own with "
+            "another reward gives a score in trajectory.metrics['official']."
         ) from error
 
 

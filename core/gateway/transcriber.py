@@ -15,7 +15,7 @@ from core.gateway.settings import History
 from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Ids, Tokenizer, end_ids, special_ids
-from core.text.tool_calls import CallError, ToolCall, ToolSchema, parse_json
+from core.text.tool_calls import CallError, ToolCall, ToolSchema, count_thought_ids, find_opening, parse_json
 from core.types import Completion
 
 _BARE: Mapping[str, Message] = {role: Message(role, ()) for role in get_args(MessageRole)}
@@ -138,11 +138,11 @@ class Transcriber:
         self, prompt_ids: Ids, completion: Completion, tools: Sequence[ToolSchema], stop: Sequence[str]
     ) -> tuple[Reply, int, str | None]:
         """Read the completion of a prompt; return the reply, how many tokens are thoughts, and its stop text if any."""
-        ids, opening = self.content(completion), self.renderer.find_opening(prompt_ids)
+        ids, opening = self.content(completion), find_opening(self.tokenizer, prompt_ids)
         text = self.tokenizer.decode(ids)
         found = min((place, end) for end in ("", *stop) if (place := text.find(end) if end else len(text)) >= 0)
-        text = self.tokenizer.decode(opening) + text[: found[0]]
-        thoughts = self.renderer.count_thought_ids(ids, opening)
+        text = opening + text[: found[0]]
+        thoughts = count_thought_ids(self.tokenizer, ids, prompt_ids)
         cut = completion.finish_reason == "length" or bool(found[1])
         reply = read_reply(text, self.call_format, tools, cut=cut)
         return reply, thoughts, found[1] or None

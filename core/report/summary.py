@@ -49,7 +49,7 @@ from core.report.stats import fit_retention, mean_ci
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
 from core.runs.health import FIXES
-from core.runs.run_folder import RunFolder, flatten
+from core.runs.run_folder import RunFolder, flatten, list_checkpoints
 from core.types import COUNTED_METRICS, PARTIAL_METRICS
 
 FIRST_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
@@ -95,9 +95,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
             str(seed): list_signs(records) for seed, records in metrics.items() if any("health" in r for r in records)
         },
         "checkpoints": {
-            str(seed): [
-                str(path.relative_to(folder.path)) for path in sorted(folder.checkpoints_path(seed).glob("step-*"))
-            ]
+            str(seed): [str(path.relative_to(folder.path)) for path in list_checkpoints(folder.checkpoints_path(seed))]
             for seed in folder.seeds
         },
         "trained": {str(seed): path and str(path.relative_to(folder.path)) for seed, path in trained.items()},

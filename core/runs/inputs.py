@@ -1,4 +1,4 @@
-"""Hashes what a run rests on: data, start model, tokenizer and chat template, so that a resumed run can tell a change.
+"""Hashes what a run rests on: data, code, model, tokenizer and chat template, so that a resumed run tells a change.
 
 Each file has its size and a SHA-256. It is over all bytes, but for safetensors above WHOLE_BYTES: there it is over the
 header, which has the name, type and place of every tensor, and over the first and last PART_BYTES of every tensor. A
@@ -10,19 +10,37 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from core.hub import SMALL_FILES
+from core.options import FUNCTION, Section, find_marked
 
 WHOLE_BYTES = 256 << 20
 PART_BYTES = 4096
+
+CODE = "code/"
+"""Begins the names of files of Python and prompts: the method's, and those of functions that the recipe names."""
 
 ORIGIN = "converted_from.json"
 """Names the file that tells which weights a torch_dist checkpoint of ours, or which folder Hugging Face's, is from."""
 
 Hashes = dict[str, dict[str, Any]]
 """Maps the name of each file to its `size` and `sha256`."""
+
+
+def list_code(folder: Path, recipe: Section) -> dict[str, Path]:
+    """List the files that a rollout follows from: those of the method's folder, and of functions that the recipe names.
+
+    Presets, services and tests are none of them, nor is what `core` has.
+    """
+    found = [path for pattern in ("*.py", "*/*.py", "*.yaml", "*.json") for path in sorted(folder.glob(pattern))]
+    files = {f"{CODE}{path.relative_to(folder)}": path for path in found if not path.name.startswith("test_")}
+    for key, name, _ in find_marked(recipe, FUNCTION):
+        if name is not None:
+            files[CODE + key] = Path(str(import_module(name.rpartition(".")[0]).__file__))
+    return files
 
 
 def hash_inputs(data: Mapping[str, Path], models: Mapping[str, Path]) -> Hashes:

@@ -48,7 +48,7 @@ from core.runs.files import (
     write_json,
     write_text,
 )
-from core.runs.inputs import Hashes, list_input_changes
+from core.runs.inputs import CODE, Hashes, list_input_changes
 from core.runs.versions import collect_versions
 
 logger = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ class RunFolder:
         equal ones the later. None takes what the folder's own recipe says.
         """
         keep = keep or self.config.get("run", {}).get("keep", "last")
-        saved = {int(path.name.removeprefix("step-")): path for path in self.checkpoints_path(seed).glob("step-*")}
+        saved = {int(path.name[5:]): path for path in list_checkpoints(self.checkpoints_path(seed))}
         evaluations = (record for record in self.read_metrics(seed) if record["stage"] == "eval")
         rewards = {record["step"]: record["reward"] for record in evaluations if "reward" in record}
         evaluated = saved.keys() & rewards.keys() if keep == "best" else set()
@@ -306,14 +306,16 @@ class RunFolder:
     def check_inputs(self, found: Hashes, *, accept: bool = False) -> None:
         """Record what the run rests on, or compare it with what was recorded when the run began.
 
-        A run from before there were hashes records those of today.
+        A run from before there were hashes, of data or of code, records those of today.
 
         Raises:
             RunFolderError: something has changed, the run has results, and `accept` is not set.
         """
         path, recorded = self.path / INPUTS, self.inputs
         begun = _has_results(self.path)
-        changes = list_input_changes(recorded["files"], found) if begun and recorded["files"] else []
+        codeless = not any(name.startswith(CODE) for name in recorded["files"])
+        compared = {name: entry for name, entry in found.items() if not (codeless and name.startswith(CODE))}
+        changes = list_input_changes(recorded["files"], compared) if begun and recorded["files"] else []
         if changes and not accept:
             lines = "\n".join(f"  {line}" for line in changes)
             raise RunFolderError(
@@ -343,6 +345,11 @@ class RunFolder:
             *resumed,
         ):
             write_json(self.path / "versions.json", {**before, "resumed_with": [*resumed, now]})
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """List the checkpoints `step-NNNNNN` of a folder, oldest first; a user's copy beside them is none."""
+    return sorted(path for path in folder.glob("step-*") if path.name[5:].isdigit())
 
 
 def _lock(path: Path, wait_s: float = 0.0) -> AbstractContextManager[None]:

@@ -16,15 +16,19 @@ from itertools import chain
 from typing import Any
 
 from core.text.tokenizer import CUT, Ids, Tokenizer, cut_added_tokens, encode_text, special_ids
-from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall, split_thoughts
+from core.text.tool_calls import (
+    OPENING,
+    THOUGHT,
+    THOUGHT_END,
+    ToolCall,
+    count_thought_ids,
+    find_opening,
+    split_thoughts,
+)
 
 MAX_CACHED_CHARACTERS = 400
 """Limits the texts whose ids are cached."""
 
-OPENING_TOKENS = 16
-"""Counts the tokens at the end of a prompt in which thoughts that were opened there, or left empty, are looked for."""
-
-_OPENING = re.compile(rf"{THOUGHT}\s*(?:{THOUGHT_END}\s*)?\Z")
 _NO_THOUGHTS = re.compile(rf"(\s*+)(?:{THOUGHT}\s*)?{THOUGHT_END}\s*\Z")
 """Matches what templates (of Qwen3.5, GLM, Kimi) write before an answer whose thoughts they do not see."""
 
@@ -125,29 +129,12 @@ class Renderer:
 
     def quote(self, ids: Ids) -> Ids:
         """Return an assistant's message as content for another: without special tokens, or thoughts that end."""
-        ids = ids[self.count_thought_ids(ids) :]
+        ids = ids[count_thought_ids(self.tokenizer, ids) :]
         return tuple(i for i in ids if i not in self._special_ids)
 
     def find_opening(self, prompt: Ids) -> Ids:
         """Return the ids at the end of a prompt that belong to the reply: a thought that it opens, or an empty one."""
-        found = _OPENING.search(self.tokenizer.decode(prompt[-OPENING_TOKENS:]))
-        return self._encode_markup_cached(found[0]) if found else ()
-
-    def count_thought_ids(self, ids: Ids, opening: Ids = ()) -> int:
-        """Return how many of the ids behind `opening` are thoughts, with their end tags and the whitespace behind."""
-        thoughts, answer = split_thoughts(self.tokenizer.decode((*opening, *ids)))
-        ends = len(thoughts) - self.tokenizer.decode(opening).count(THOUGHT_END)
-        if answer is None or ends < 1:
-            return 0
-        # The number of tags only grows, so the first position with all of them is found by halving.
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            whole = self.tokenizer.decode(ids[:middle]).count(THOUGHT_END) >= ends
-            low, high = (low, middle) if whole else (middle + 1, high)
-        while low < len(ids) and not self.tokenizer.decode([ids[low]]).strip():
-            low += 1
-        return low
+        return self._encode_markup_cached(find_opening(self.tokenizer, prompt))
 
     def render_between(self, reply: Ids, *messages: Message) -> Ids:
         """Return the ids between a sampled reply and the next one, with `messages` between the two.
@@ -236,7 +223,7 @@ class Renderer:
                 )
                 if none and self._holds_thoughts(content):
                     # What stands before thoughts in a prompt stays; the rest was sampled with them.
-                    opened = _OPENING.sub("", pieces[-1]).endswith(none[1])
+                    opened = OPENING.sub("", pieces[-1]).endswith(none[1])
                     piece = piece[: none.end(1) if opened else none.start()]
                 found.append(self._encode_markup_cached(piece))
                 continue

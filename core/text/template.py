@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from core.options import RecipeError
 from core.text.tokenizer import Ids, Tokenizer
 
 
@@ -27,6 +28,12 @@ class TokenTemplate:
             message = message.replace(f"{{{slot}}}", mark)
         messages = [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": message}]
         rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        lost = [mark for mark in marks.values() if rendered.count(mark) != message.count(mark)]
+        if lost or system.strip() not in rendered:
+            raise RecipeError(
+                "model.path: the chat template does not show a message's text, as those do that take a list of parts; "
+                "take a model whose template does"
+            )
         # pieces[0::2] is fixed text, pieces[1::2] the name of the slot between two such texts
         pieces = re.split(f"@@({'|'.join(slots)})@@", rendered)
         self._parts: list[Ids | str] = [

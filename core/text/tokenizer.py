@@ -87,8 +87,10 @@ def find_turn_end(tokenizer: Any) -> int | None:
         return None
     chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": CUT}]
     try:
-        end = tokenizer.apply_chat_template(chat, tokenize=False).rpartition(CUT)[2]
+        _, shown, end = tokenizer.apply_chat_template(chat, tokenize=False).rpartition(CUT)
     except Exception:  # a template may refuse such a chat with any error; then it says nothing about its end
+        return None
+    if not shown:  # as by a template that takes a list of parts
         return None
     specials = special_ids(tokenizer)
     return next((token for token in tokenizer.encode(end, add_special_tokens=False) if token in specials), None)

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from core.text.tokenizer import Ids, Tokenizer
+
 Fault = Literal[
     "no_call",
     "unclosed_thought",
@@ -36,10 +38,14 @@ Fault = Literal[
 
 OPEN, CLOSE, THOUGHT, THOUGHT_END = "<tool_call>", "</tool_call>", "<think>", "</think>"
 
+OPENING_TOKENS = 16
+"""Counts the tokens at the end of a prompt in which thoughts that were opened there, or left empty, are looked for."""
+
 Note = Literal["unopened_call", "unended_call", "unended_argument", "untyped_argument"]
 """Names how a call was written that could be read nevertheless: without its opening tag, or the closing tags at the end
 of the reply; or with an argument that fits nothing that the tool's schema allows, which stays text."""
 
+OPENING = re.compile(rf"{THOUGHT}\s*(?:{THOUGHT_END}\s*)?\Z")
 _THOUGHT = re.compile(r"\s*+(?:<think>\s*+)++")
 _SPACES = re.compile(r"[ \t\n\r]*")
 
@@ -103,6 +109,30 @@ def split_thoughts(text: str) -> tuple[list[str], str | None]:
             return thoughts, None
         place = end + len(THOUGHT_END)
     return thoughts, text[place:]
+
+
+def find_opening(tokenizer: Tokenizer, prompt: Ids) -> str:
+    """Return the text at the end of a prompt that belongs to the reply: a thought that it opens, or an empty one."""
+    found = OPENING.search(tokenizer.decode(prompt[-OPENING_TOKENS:]))
+    return found[0] if found else ""
+
+
+def count_thought_ids(tokenizer: Tokenizer, ids: Ids, prompt: Ids = ()) -> int:
+    """Return how many of the ids behind `prompt` are thoughts, with their end tags and the whitespace behind."""
+    opening = find_opening(tokenizer, prompt)
+    thoughts, answer = split_thoughts(opening + tokenizer.decode(ids))
+    ends = len(thoughts) - opening.count(THOUGHT_END)
+    if answer is None or ends < 1:
+        return 0
+    # The number of tags only grows, so the first position with all of them is found by halving.
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        whole = tokenizer.decode(ids[:middle]).count(THOUGHT_END) >= ends
+        low, high = (low, middle) if whole else (middle + 1, high)
+    while low < len(ids) and not tokenizer.decode([ids[low]]).strip():
+        low += 1
+    return low
 
 
 def drop_opened_thought(text: str) -> str:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from core.engine import CausalLM, lora, weights
 from core.hub import CheckpointError
 from core.runs.files import make_folder, sync
+from core.runs.run_folder import list_checkpoints
 
 STATE = "trainer.pt"
 
@@ -80,12 +81,27 @@ def write_atomically(target: Path, partial: Path) -> Iterator[Path]:
 
 def steps(checkpoints: Path) -> list[Path]:
     """List all complete checkpoints, oldest first."""
-    return sorted(checkpoints.glob("step-*"))
+    return list_checkpoints(checkpoints)
 
 
 def latest(checkpoints: Path) -> Path | None:
     """Return the newest checkpoint that training can resume from."""
     return next((path for path in reversed(steps(checkpoints)) if (path / STATE).is_file()), None)
+
+
+def find_newest(checkpoints: Path) -> Path | None:
+    """Return the newest checkpoint, None without any; what was logged after an older one would be lost.
+
+    Raises:
+        CheckpointError: training cannot go on from it.
+    """
+    newest = next(reversed(steps(checkpoints)), None)
+    if newest is not None and not (newest / STATE).is_file():
+        raise CheckpointError(
+            f"{newest / STATE}: is missing, and training goes on from it. Put it back, or delete {newest} and go on "
+            "from the checkpoint before it."
+        )
+    return newest
 
 
 def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.preview import check_templates
 from core.rollout.roles import open_roles
-from core.runs.inputs import hash_inputs
+from core.runs.inputs import hash_inputs, list_code
 from core.runs.progress import ProgressBoard, ProgressLine, Show
 from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
@@ -99,7 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         with folder.lock():
             check_steps(recipe, folder)
-            folder.check_inputs(hash_inputs(*list_inputs(recipe)), accept=options.accept_changes)
+            data, models = list_inputs(recipe)
+            code = list_code(spec.presets.parent, recipe)
+            folder.check_inputs(hash_inputs(data | code, models), accept=options.accept_changes)
             folder.update_config(recipe.dump())
             folder.record_sandbox(sandbox)
             with start_replicas(recipe, folder.path / SERVERS) as recipe:

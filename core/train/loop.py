@@ -133,7 +133,7 @@ class GRPOLoop:
     def _resume(self) -> int:
         """Restore the newest checkpoint, or begin at step 0, and drop what was logged after it; return the step."""
         checkpoint.drop_old_states(self.checkpoints)
-        newest = checkpoint.latest(self.checkpoints)
+        newest = checkpoint.find_newest(self.checkpoints)
         step, last_logged = 0, -1  # without a checkpoint, the evaluation before the first step is repeated
         if newest is not None:
             policy = self.learners[POLICY]

@@ -40,7 +40,7 @@ retrieval    -> http_client options runs serving types
 rollout      -> algorithms config policy seeds text types
 config       -> algorithms options types
 report       -> runs types
-runs         -> config hub types
+runs         -> config hub options types
 text         -> hub options
 policy       -> http_client types
 http_client  -> types

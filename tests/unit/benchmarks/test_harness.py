@@ -37,7 +37,7 @@ from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, append_batch, read_batches
 from core.runs.record import read_rollouts
-from core.runs.run_folder import RunFolder
+from core.runs.run_folder import RunFolder, flatten
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests.kit import answer_health, make_recipe, make_sglang_reply, serve_app
 
@@ -190,14 +190,14 @@ async def test_samples_of_other_settings_or_weights_are_refused(
         await run(folder, replace(CELL, **change))
 
 
-def test_the_digest_of_weights_changes_with_them_and_checkpoints_of_a_run_need_none(folder: RunFolder) -> None:
+def test_the_digest_of_weights_changes_with_them_also_within_a_run(folder: RunFolder) -> None:
     file = folder.path / "release" / "model.safetensors"
     file.parent.mkdir()
     file.write_bytes(bytes(100_000))
     before = weights_digest(str(file.parent))
     file.write_bytes(bytes(50_000) + b"x" * 50_000)
     assert before != weights_digest(str(file.parent))
-    assert weights_digest(str(file.parent), folder) is weights_digest("owner/name") is None
+    assert weights_digest("owner/name") is None
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_i
     for name in ("model/critic", "judge", "model"):
         (tmp_path / name / "model.safetensors").write_bytes(bytes(100_000))
     roles = {"judge": f"model:{tmp_path / 'judge'}", "critic": "trained", "far": "model:owner/name"}
-    models = EvalModels(make_recipe(Recipe, roles=roles), concurrency=1)
+    models = EvalModels(make_recipe(Recipe, method="memagent", roles=roles), concurrency=1)
     shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s", "repeats")}
 
     def make_cell() -> EvalCell:
@@ -228,7 +228,7 @@ async def test_a_result_of_another_chat_template_is_not_shown_as_new(folder: Run
     template = tmp_path / "model/chat_template.jinja"
     template.parent.mkdir()
     template.write_text("{{ messages }}")
-    models = EvalModels(make_recipe(Recipe), concurrency=1)
+    models = EvalModels(make_recipe(Recipe, method="memagent"), concurrency=1)
     shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s", "repeats")}
 
     def make_cell() -> EvalCell:
@@ -405,7 +405,8 @@ def test_the_number_format_is_a_condition_of_a_model_that_is_loaded_here(folder:
     shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s")}
 
     def conditions(dtype: str, **places: Any) -> dict[str, Any]:
-        models = EvalModels(make_recipe(Recipe, model={"path": "none", "dtype": dtype}), 1, **places)
+        recipe = make_recipe(Recipe, method="memagent", model={"path": "none", "dtype": dtype})
+        models = EvalModels(recipe, 1, **places)
         return models.make_cell(folder, "m", settings={}, **shared).fingerprint
 
     here = conditions("float32")
@@ -413,3 +414,23 @@ def test_the_number_format_is_a_condition_of_a_model_that_is_loaded_here(folder:
     assert describe_changes(here, conditions("bfloat16")) == changes
     served = conditions("bfloat16", urls={"m": "http://there"})
     assert describe_changes(here, served) == describe_changes(served, here) == "", "a server has a format of its own"
+
+
+def test_edited_code_of_a_reward_is_another_condition(
+    tmp_path: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "reward_that_is_edited.py"
+    file.write_text("def reward(task, text):\n    return 0.3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = make_recipe(Recipe, method="memagent", reward="reward_that_is_edited.reward")
+    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s")}
+
+    def conditions() -> dict[str, Any]:
+        cell = EvalModels(recipe, 1).make_cell(folder, "m", settings={}, **shared)
+        return flatten(cell.conditions)
+
+    before = conditions()
+    file.write_text("def reward(task, text):\n    return 1.0\n")
+    assert describe_changes(before, conditions()).startswith("settings.code.reward was ")
+    older = {name: value for name, value in before.items() if not name.startswith("settings.code")}
+    assert describe_changes(older, before) == "", "a result of an earlier version does not tell its code"

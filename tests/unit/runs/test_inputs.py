@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from core.config import Recipe
 from core.runs import inputs
-from core.runs.inputs import hash_file, hash_inputs, list_input_changes
+from core.runs.inputs import hash_file, hash_inputs, list_code, list_input_changes
 from core.runs.run_folder import INPUTS, RunFolder, RunFolderError
+from tests.kit import make_recipe
 
 
 @pytest.fixture
@@ -95,6 +97,26 @@ def test_a_run_goes_on_with_other_files_only_when_it_is_told_to(tmp_path: Path, 
     assert "data.train: 24 bytes" in run.inputs["changes"][0]
     RunFolder.create(run.path, {**config, "preset": "other"}, fresh=True)
     assert not (run.path / INPUTS).exists()
+
+
+def test_edited_code_is_told_by_its_file_but_not_to_a_run_that_began_without_it(
+    tmp_path: Path, data: Path, config: dict
+) -> None:
+    folder = tmp_path / "my_method"
+    for name in ("rollout.py", "test_rollout.py", "tools/search.py", "presets/tiny.yaml"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text("")
+    code = list_code(folder, make_recipe(Recipe, reward="core.rewards.math_grader.MathGrader"))
+    assert list(code) == ["code/rollout.py", "code/tools/search.py", "code/reward"]
+    assert code["code/reward"].name == "math_grader.py"
+    run = RunFolder.create(tmp_path / "run", config)
+    run.open_metrics(0).append({"stage": "train", "step": 1})
+    run.check_inputs(hash_inputs({"data.train": data}, {}))
+    for _ in range(2):
+        run.check_inputs(hash_inputs({"data.train": data, **code}, {}))
+    (folder / "rollout.py").write_text("REWARD = 0")
+    with pytest.raises(RunFolderError, match=r"code/rollout\.py: 0 bytes, .* before, 10 bytes"):
+        run.check_inputs(hash_inputs({"data.train": data, **code}, {}))
 
 
 def test_a_run_from_before_there_were_hashes_resumes_with_a_note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import threading
@@ -15,8 +16,17 @@ from transformers import PreTrainedTokenizerFast
 
 from core.engine.weights import eos_token_ids
 from core.hub import CheckpointError
+from core.options import RecipeError
 from core.text.template import TokenTemplate
-from core.text.tokenizer import encode_text, encode_texts, find_tokenizer, load_tokenizer, special_ids, token_bytes
+from core.text.tokenizer import (
+    encode_text,
+    encode_texts,
+    find_tokenizer,
+    find_turn_end,
+    load_tokenizer,
+    special_ids,
+    token_bytes,
+)
 
 MESSAGE = "Read.\n<problem>{problem}</problem>\n<memory>{memory}</memory>\nGo on:"
 WORDS = st.lists(st.sampled_from(["acorn", "hat", "The", "sky", "is", "blue."]), min_size=1, max_size=8).map(" ".join)
@@ -32,6 +42,14 @@ def test_the_splice_is_the_chat_template_tokenized(tokenizer, problem, memory):
     )
     spliced = template.render(problem=encode_text(tokenizer, problem), memory=encode_text(tokenizer, memory))
     assert list(spliced) == expected
+
+
+def test_a_template_that_shows_no_text_of_a_message_is_refused_and_names_no_end(tokenizer):
+    own = copy.deepcopy(tokenizer)
+    own.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}"
+    with pytest.raises(RecipeError, match=r"model\.path: the chat template does not show a message's text"):
+        TokenTemplate(own, MESSAGE, ["problem", "memory"])
+    assert find_turn_end(own) is None
 
 
 def test_every_slot_holds_exactly_its_ids(tokenizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,18 @@ def test_the_latest_two_can_be_resumed_and_the_weights_of_all_stay(qwen2, tmp_pa
     for path in checkpoint.steps(tmp_path):
         weights.load(path)
     assert checkpoint.latest(tmp_path).name == "step-000020"
+
+
+def test_a_newest_checkpoint_without_its_state_is_told_and_a_copy_beside_it_is_none(qwen2, tmp_path):
+    assert checkpoint.find_newest(tmp_path) is None
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, weights.load(qwen2), qwen2, {})
+    newest = tmp_path / "step-000002"
+    shutil.copytree(newest, tmp_path / "step-000002-good")
+    assert checkpoint.find_newest(tmp_path) == newest
+    (newest / checkpoint.STATE).unlink()
+    with pytest.raises(CheckpointError, match=r"trainer\.pt: is missing.*delete .*step-000002 and go on"):
+        checkpoint.find_newest(tmp_path)
 
 
 def test_what_can_be_resumed_is_kept_although_newer_checkpoints_have_no_state(qwen2, tmp_path):

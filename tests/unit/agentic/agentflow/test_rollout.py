@@ -188,7 +188,7 @@ async def test_thoughts_are_no_verdict_no_command_and_no_result(tell, tokenizer,
     own.add_tokens([AddedToken(tag, special=False) for tag in tags])
     method = AgentFlow(section(roles=HELPER, max_steps=1), Toolbox([Asking()]), own)
     scripts = {
-        "policy": ["a", ASKING.format("x"), ANSWER],
+        "policy": ["<think>a secret</think>a", ASKING.format("x"), ANSWER],
         "helper": ["<think>41?</think>42"],
         "executor": ['<think>tool.execute(query="draft")</think>```\nexecution = tool.execute(query="this")\n```'],
         "verifier": ["<think>Conclusion: STOP would be wrong, and"],
@@ -198,6 +198,7 @@ async def test_thoughts_are_no_verdict_no_command_and_no_result(tell, tokenizer,
     assert [(s["command"], s["result"]) for s in story.steps] == [('execution = tool.execute(query="this")', "42")]
     assert story.trajectory.metrics["verdict_errors"] == 1
     assert "this" in story.prompts("helper")[0]
+    assert not any("secret" in prompt for role in scripts for prompt in story.prompts(role))
 
 
 async def test_the_token_budget_holds_inside_a_step(tell, tokenizer):

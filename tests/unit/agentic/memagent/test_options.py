@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.gates import find_evidence, reward_exit, reward_update
@@ -99,6 +101,25 @@ def test_the_memory_keeps_the_ids_that_were_sampled(tokenizer: Any) -> None:
     for end in (f"\n{STOP}", f"\n {RECALL} hat", f"\n{RECALL} hat \n{STOP}\n"):
         note = read_note((*apart, *encode_text(tokenizer, end)), (), MemAgentSection(**ON), tokenizer.decode)
         assert note.memory == apart
+
+
+@pytest.mark.parametrize("tags", [(), ("<think>", "</think>")])
+async def test_a_thought_is_no_memory_also_where_its_tags_are_special_tokens(
+    tokenizer: Any, tags: Sequence[str]
+) -> None:
+    own = copy.deepcopy(tokenizer)
+    own.add_tokens([AddedToken(tag, special=False) for tag in tags])
+    written = [f"<think>{KEEP}?</think> red", f"<think>or blue?</think>\n{KEEP}", " x", " y", " acorn"]
+    story = await tell(own, [*written, "\\boxed{acorn}"], gate_update=True)
+    assert [text.strip() for text in read_slots(own, story, "memory")] == [
+        EMPTY_MEMORY,
+        "red",
+        "red",
+        "x",
+        "y",
+        "acorn",
+    ]
+    assert story.metrics["kept"] == 1 / 5
 
 
 async def test_stop_ends_the_reading_and_the_answer_comes_from_that_memory(tokenizer: Any) -> None:
