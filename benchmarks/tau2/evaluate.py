@@ -4,7 +4,7 @@
         --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --trials 4 \\
         --set toolorchestra.models.user="{url: http://host:30001/v1, name: Qwen/Qwen3-32B}" --user user --judge user
 
-README.md beside this file says how to get tau2-bench. Statistics are explained in statistics.py. Each conversation is
+README.md beside this file says how to get tau2-bench. Statistics are explained in results.py. Each conversation is
 logged as it ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more
 --trials add to what is there.
 """
