@@ -1,7 +1,7 @@
 """Runs a question of FRAMES or HLE as ToolOrchestra's released evaluation does, with the prompts of prompts.py.
 
 Up to 50 turns: the orchestrator calls one tool with one expert, until an expert has answered. What differs from the
-released code is listed by published.py.
+released code is listed by evaluate.py.
 """
 
 from __future__ import annotations

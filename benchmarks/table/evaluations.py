@@ -14,8 +14,8 @@ from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
 from benchmarks.aime.published import SLIME, published_scores
 from benchmarks.data.prepare import SETS
 from benchmarks.harness.published import read_scores
-from benchmarks.localization.published import DATA as LOCALIZATION_SETS
-from benchmarks.questions.published import DATA as QUESTION_SETS
+from benchmarks.localization.evaluate import DATA as LOCALIZATION_SETS
+from benchmarks.questions.evaluate import DATA as QUESTION_SETS
 from benchmarks.ruler.published import AVERAGE, LONG_WINDOW
 from benchmarks.ruler.tasks import TEN_TASKS
 from core.report import PublishedScore

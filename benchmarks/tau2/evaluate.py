@@ -28,9 +28,8 @@ from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampl
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports, tell_all_taken
-from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import compare_cells, read_scores, save_published
-from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent
+from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent, pool_results
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, RecordedToolOrchestra, apply_protocol
 from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol
 from benchmarks.tau2.results import describe_results, read_statistics, tau2_result, write_official
