@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -32,19 +31,11 @@ from benchmarks.questions.prompts import Data, read_released
 from core.runs.evaluation import EvalResult
 from core.types import CALLS, Sampling
 
-
-@dataclass(frozen=True)
-class QuestionSet:
-    """Describes a file of questions: its SHA-256 and, where it is known, the number of its questions."""
-
-    sha256: str
-    n: int | None
-
-
-DATA: Mapping[Data, QuestionSet] = {
-    "frames": QuestionSet("3241d653b91c44adfc86c261c9df63b5e7a0a334dd0b43ccd961e206db6423d3", 824),
-    "hle": QuestionSet("d025de84d8a9cd2e952550f4dad559a1b6dce0697ba5a148d4dd41b0e7fa3e49", None),
+DATA: Mapping[str, str] = {
+    "frames": "3241d653b91c44adfc86c261c9df63b5e7a0a334dd0b43ccd961e206db6423d3",
+    "hle": "d025de84d8a9cd2e952550f4dad559a1b6dce0697ba5a148d4dd41b0e7fa3e49",
 }
+"""Maps a set of questions to the SHA-256 of its file."""
 
 
 def protocol(data: Data) -> Protocol:
@@ -53,7 +44,7 @@ def protocol(data: Data) -> Protocol:
     sampling = Sampling(temperature=recipe.run.eval_temperature, top_p=recipe.run.eval_top_p)
     released = read_released()[data]
     settings = {
-        **our_settings(data, recipe, sampling, DATA[data].sha256),
+        **our_settings(data, recipe, sampling, DATA[data]),
         "question whose request failed": "asked again without end",
         "programs": "run without isolation for 60 seconds" if released.runs_programs else "lost by a fault",
         "passages": "as they are",

@@ -196,7 +196,6 @@ def _locate(name: str, places: Places) -> tuple[Path, str]:
             f"with the rows of the hub's OpenHands/SWE-bench_{name.rpartition('-')[2].title()}-locagent"
         )
     file, download = data / f"{name}.jsonl", f"tokentrue data download {name} --out {data}"
-    if known := {str(each): described for each, described in QUESTION_SETS.items()}.get(name):
-        digest = known.sha256
+    if digest := QUESTION_SETS.get(name):
         download = f"copy evaluation/{name}.jsonl of NVlabs/ToolOrchestra (git-lfs; sha256 {digest}), or {download}"
     return file, download
