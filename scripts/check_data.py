@@ -91,14 +91,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue data check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", metavar="DATA")
-    parser.add_argument("--method", required=True, help="a name in agentic/, or a folder of your own")
-    parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file (default: tiny)")
-    parser.add_argument("--model", metavar="FOLDER", help="the model's folder or hub id (default: the preset's)")
-    parser.add_argument(
-        "--tasks", type=int, default=8, metavar="N", help="tasks to play in each format; 0 plays none (default: 8)"
-    )
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
-    )
+    add = parser.add_argument
+    add("data", metavar="DATA")
+    add("--method", required=True, help="a name in agentic/, or a folder of your own")
+    add("--preset", default="tiny", help="a name in presets/ of the method, or a file (default: tiny)")
+    add("--model", metavar="FOLDER", help="the model's folder or hub id (default: the preset's)")
+    add("--tasks", type=int, default=8, metavar="N", help="tasks to play in each format; 0 plays none (default: 8)")
+    add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe")
     return parser

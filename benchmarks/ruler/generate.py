@@ -161,20 +161,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue data ruler", description=__doc__)
-    parser.add_argument("--task", required=True, choices=TASKS)
-    parser.add_argument("--tokenizer", required=True, help="folder or Hub id of the tokenizer that counts")
-    parser.add_argument(
-        "--length", type=argparse_type(Length), help="token limit of each sample: 7168, 7K (7 x 1024), 1M"
-    )
-    parser.add_argument(
-        "--num-docs", type=argparse_type(PositiveInt), help="hqa, qa: number of documents instead of --length"
-    )
-    parser.add_argument("--count", type=argparse_type(PositiveInt), required=True, help="number of samples")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument(
-        "--split", default="test", help="samples of different splits share nothing; hqa and qa have one"
-    )
-    parser.add_argument("--budget", choices=("prompt", "document"), default="prompt", help="what --length limits")
-    parser.add_argument("--out", type=Path, required=True, help="JSONL file to write")
+    add = parser.add_argument
+    add("--task", required=True, choices=TASKS)
+    add("--tokenizer", required=True, help="folder or Hub id of the tokenizer that counts")
+    add("--length", type=argparse_type(Length), help="token limit of each sample: 7168, 7K (7 x 1024), 1M")
+    add("--num-docs", type=argparse_type(PositiveInt), help="hqa, qa: number of documents instead of --length")
+    add("--count", type=argparse_type(PositiveInt), required=True, help="number of samples")
+    add("--seed", type=int, default=42)
+    add("--split", default="test", help="samples of different splits share nothing; hqa and qa have one")
+    add("--budget", choices=("prompt", "document"), default="prompt", help="what --length limits")
+    add("--out", type=Path, required=True, help="JSONL file to write")
     add_task_options(parser)
     return parser
