@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from core.options import RecipeError
-from core.text.schemas import find_argument, read_value
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import (
     CLOSE,
@@ -105,6 +104,8 @@ def read_glm(text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
     A value is written as it is, so it may hold any tag. It ends at the first `</arg_value>` behind which the call goes
     on, or ends and nothing but calls follow. A reply in which that may mean two things is an error.
     """
+    from core.text.schemas import find_argument, read_value  # here, because a conversation imports this file
+
     schemas = {tool.name: tool.parameters for tool in tools}
     outside, calls, notes = "", list[ToolCall](), list[Note]()
     place = opened = 0
