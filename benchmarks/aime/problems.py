@@ -16,8 +16,7 @@ from core.rewards.math_grader import MathGrader
 from core.rewards.numbers import parse_integer
 from core.rollout.method import Method, RolloutError
 from core.runs.files import Record
-from core.text.template import TokenTemplate
-from core.text.tokenizer import Tokenizer, encode_text
+from core.text.tokenizer import Tokenizer, TokenTemplate, encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
 _read = partial(read_tasks, tell=True, require_context=False, distinct=True)

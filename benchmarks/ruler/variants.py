@@ -30,8 +30,7 @@ from core.policy.base import Roles
 from core.rewards.boxed import find_boxed
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, RolloutError
-from core.text.template import TokenTemplate
-from core.text.tokenizer import Ids, Tokenizer, encode_text
+from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
 VARIANTS = (*MODEL_VARIANTS, "full-context", "empty-document")

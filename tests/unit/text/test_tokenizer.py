@@ -15,8 +15,15 @@ from transformers import PreTrainedTokenizerFast
 
 from core.engine.weights import eos_token_ids
 from core.hub import CheckpointError
-from core.text.template import TokenTemplate
-from core.text.tokenizer import encode_text, encode_texts, find_tokenizer, load_tokenizer, special_ids, token_bytes
+from core.text.tokenizer import (
+    TokenTemplate,
+    encode_text,
+    encode_texts,
+    find_tokenizer,
+    load_tokenizer,
+    special_ids,
+    token_bytes,
+)
 
 MESSAGE = "Read.\n<problem>{problem}</problem>\n<memory>{memory}</memory>\nGo on:"
 WORDS = st.lists(st.sampled_from(["acorn", "hat", "The", "sky", "is", "blue."]), min_size=1, max_size=8).map(" ".join)
