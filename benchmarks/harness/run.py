@@ -21,7 +21,7 @@ from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
 from benchmarks.harness.samples import SampleLog, Samples, flat, session_seconds
 from core.config import HealthSection
 from core.policy.base import Policy, Roles
-from core.rollout.method import Method, check_roles
+from core.rollout.method import Method, RolloutError, check_roles
 from core.rollout.roles import open_roles, open_trained_roles
 from core.rollout.runner import Failures, Runner
 from core.runs.evaluation import EvalResult
@@ -30,9 +30,9 @@ from core.runs.health import Health, count_continued, share_recomputed
 from core.runs.progress import Progress
 from core.runs.record import record_rollout
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import Tokenizer
+from core.text.tokenizer import Ids, Tokenizer
 from core.train import open_frozen_model
-from core.types import Task, Trajectory
+from core.types import Sampling, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,26 @@ SCORES = ("official", "strict")
 
 Build = Callable[[Any, Any], Method]
 """Makes the method of a variant from (recipe, tokenizer)."""
+
+
+async def ask_once(
+    task: Task, policy: Policy, role: str, prompt: Ids, sampling: Sampling, tokenizer: Tokenizer
+) -> Trajectory:
+    """Return the rollout that is one call, with reward 0 and the answer in its log.
+
+    Raises:
+        RolloutError: the engine aborted the call.
+    """
+    completion = await policy.generate(prompt, replace(sampling, stop_token_ids=(tokenizer.eos_token_id,)))
+    if completion.finish_reason == "abort":
+        raise RolloutError("aborted", f"the engine aborted task {task.task_id}")
+    return Trajectory(
+        task.task_id,
+        turns=(Turn(role, prompt, completion, trained=False),),
+        status="truncated" if completion.finish_reason == "length" else "completed",
+        reward=0.0,
+        log={"answer": str(tokenizer.decode(completion.token_ids, skip_special_tokens=True))},
+    )
 
 
 async def record_as_is(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
