@@ -20,37 +20,30 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue train", description="Train a method from a preset. The same command resumes a run."
     )
-    parser.add_argument("method", metavar="METHOD", help="a name in agentic/, or a folder of your own")
-    parser.add_argument(
+    add = parser.add_argument
+    add("method", metavar="METHOD", help="a name in agentic/, or a folder of your own")
+    add(
         "--backend",
         choices=backends,
         default=backends[0],
         metavar="NAME",
         help=f"what trains: {', '.join([f'{backends[0]} (default)', *backends[1:]])}",
     )
-    parser.add_argument(
+    add(
         "--preset",
         default=defaults[0] if len(defaults) == 1 else None,
         help=f"a name in presets/ of the method, or a file (default: {'; on a cluster '.join(defaults)})",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/METHOD-PRESET)")
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the resolved recipe, or a cluster's job, and stop"
-    )
-    parser.add_argument("--accept-changes", action="store_true", help="resume although data or models have changed")
+    add("--out", type=Path, metavar="DIR", help="run folder (default: runs/METHOD-PRESET)")
+    add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe")
+    add("--dry-run", action="store_true", help="print the resolved recipe, or a cluster's job, and stop")
+    add("--accept-changes", action="store_true", help="resume although data or models have changed")
     if "embedded" in backends:
-        parser.add_argument(
-            "--baseline", choices=BASELINES, metavar="NAME", help=f"embedded: train {' or '.join(BASELINES)} instead"
-        )
-        parser.add_argument("--fresh", action="store_true", help="embedded: delete an earlier run in DIR first")
-        parser.add_argument(
-            "--memory", type=read_bytes, metavar="SIZE", help="embedded: plan for this memory, such as 24GB or 8GiB"
-        )
+        add("--baseline", choices=BASELINES, metavar="NAME", help=f"embedded: train {' or '.join(BASELINES)} instead")
+        add("--fresh", action="store_true", help="embedded: delete an earlier run in DIR first")
+        add("--memory", type=read_bytes, metavar="SIZE", help="embedded: plan for this memory, such as 24GB or 8GiB")
     if set(backends) - {"embedded"}:
-        parser.add_argument("--start-ray", action="store_true", help="on a cluster: start Ray's head if none answers")
+        add("--start-ray", action="store_true", help="on a cluster: start Ray's head if none answers")
     return parser
 
 

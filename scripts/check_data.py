@@ -18,8 +18,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 SHOWN = 3
@@ -31,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from core.data import Notes, read_tasks
     from core.hub import CheckpointError, resolve
     from core.rollout.method import RolloutError, method_spec
-    from core.rollout.preview import check_templates, find_first_prompt, invent_addresses
+    from core.rollout.preview import check_templates, find_first_prompt, load_without_services
     from core.text.tokenizer import check_vocabulary, load_tokenizer
     from core.types import Task
     from scripts.try_formats import has_weights, try_formats
@@ -63,10 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tokenizer: Any = load_tokenizer(model)
         check_vocabulary(model, tokenizer)
         check_templates(options.data, tasks, tokenizer)
-        with TemporaryDirectory() as folder:
-            recipe = spec.load(
-                options.preset, [*overrides, *invent_addresses(recipe.model_dump(), Path(folder, "urls"))]
-            )
+        with load_without_services(spec, options.preset, overrides) as recipe:
             fits = asyncio.run(show(tasks[:SHOWN], recipe, tokenizer))
         if fits and options.tasks and has_weights(options.model):
             asyncio.run(try_formats(spec, options.preset, overrides, tasks, tokenizer, options.tasks))
@@ -91,14 +86,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue data check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", metavar="DATA")
-    parser.add_argument("--method", required=True, help="a name in agentic/, or a folder of your own")
-    parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file (default: tiny)")
-    parser.add_argument("--model", metavar="FOLDER", help="the model's folder or hub id (default: the preset's)")
-    parser.add_argument(
-        "--tasks", type=int, default=8, metavar="N", help="tasks to play in each format; 0 plays none (default: 8)"
-    )
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
-    )
+    add = parser.add_argument
+    add("data", metavar="DATA")
+    add("--method", required=True, help="a name in agentic/, or a folder of your own")
+    add("--preset", default="tiny", help="a name in presets/ of the method, or a file (default: tiny)")
+    add("--model", metavar="FOLDER", help="the model's folder or hub id (default: the preset's)")
+    add("--tasks", type=int, default=8, metavar="N", help="tasks to play in each format; 0 plays none (default: 8)")
+    add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe")
     return parser

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from agentic.agentflow.formats import Style
-from agentic.agentflow.released import read_tools
+from agentic.agentflow.prompts import read_tools
 from core.config import Recipe, RecipeError, Section
 from core.tools.base import ToolError
 from core.tools.registry import Toolbox, make_tool

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agentic.agentflow import released
 from agentic.agentflow.formats import Style
+from agentic.agentflow.prompts import render_released_memory
 from core.text.tokenizer import Tokenizer, encode_text
 from core.tools.base import ToolStatus
 
@@ -47,7 +47,7 @@ class Memory:
         if style == "compact":
             return "".join(map(_line, self.steps))
         if style == "released":
-            return released.render_memory([step.as_released() for step in self.steps])
+            return render_released_memory([step.as_released() for step in self.steps])
         return "\n\n".join(_block(number, step) for number, step in enumerate(self.steps, 1)) or "none so far"
 
 

@@ -15,8 +15,7 @@ from agentic.agentflow.config import RoleSection
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
-from core.text.template import TokenTemplate
-from core.text.tokenizer import Ids, Tokenizer, encode_text, end_ids, special_ids
+from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text, end_ids, special_ids
 from core.text.tool_calls import count_thought_ids
 from core.tools.base import Interrupt
 from core.types import POLICY, Completion, Sampling

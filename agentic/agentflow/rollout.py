@@ -27,11 +27,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 
-from agentic.agentflow import released
 from agentic.agentflow.config import PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
-from agentic.agentflow.prompts import MESSAGE, SYSTEM, read_messages
+from agentic.agentflow.prompts import MESSAGE, RELEASED_SYSTEM, describe_released_tools, read_messages, read_tools
 from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
 from core.rewards.answer_grader import reward_finding
@@ -60,7 +59,7 @@ class AgentFlow(Method):
                 section,
                 load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer,
                 messages.get(role, MESSAGE),
-                SYSTEM.get(config.format, "") if role in messages else "",
+                RELEASED_SYSTEM if config.format == "released" and role in messages else "",
             )
             for role, section in config.every_role()
         }
@@ -110,7 +109,7 @@ class AgentFlow(Method):
     def describe_tools(self) -> dict[str, str]:
         """Return the slots that tell the roles about all tools."""
         if self.config.format == "released":
-            return released.describe_tools(self.toolbox.names)
+            return describe_released_tools(self.toolbox.names)
         return {"tools": ", ".join(self.toolbox.names), "metadata": "\n".join(tool.describe() for tool in self.toolbox)}
 
     async def take_step(self, client: RoleClient, known: Slots, memory: Memory) -> Step:
@@ -125,7 +124,7 @@ class AgentFlow(Method):
             return Step("tool_not_found", self.shorten(choice.tool), sub_goal, result=result)
         details = {
             "tool": tool.name,
-            "tool_metadata": released.describe_tool(tool.name) if self.config.format == "released" else tool.describe(),
+            "tool_metadata": str(read_tools()[tool.name]) if self.config.format == "released" else tool.describe(),
             "sub_goal": sub_goal,
             "context": choice.context,
         }

@@ -4,8 +4,6 @@ In OpenHands/codescout they are src/prompts/templates/system_prompt_custom_finis
 the description of src/tools/localization_finish.py.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from core.text.tool_calls import ToolSchema, make_schema

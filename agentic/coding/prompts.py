@@ -1,7 +1,5 @@
 """Holds what the agent is told, and its tools."""
 
-from __future__ import annotations
-
 from core.text.tool_calls import make_schema
 
 TASK = "{statement}\n"

@@ -22,7 +22,7 @@ async def run_tool(
     try:
         if name == "bash":
             return await _run_bash(workspace, arguments["command"], timeout_s, output_chars)
-        text = await _read_text(workspace, arguments["path"])
+        text = (await workspace.get(arguments["path"], READ_BYTES)).decode(errors="surrogateescape")
         if name == "read":
             first, last = arguments.get("first", 1), arguments.get("last")
             return shorten(number_lines(text, first, last), output_chars), False
@@ -56,10 +56,6 @@ async def _run_bash(
         case "output_limit":
             return f"{text}\nThe command wrote too much and was ended.", True
     return (text if result.exit_code == 0 else f"{text}\nexit code {result.exit_code}"), False
-
-
-async def _read_text(workspace: RepositoryWorkspace, path: str) -> str:
-    return (await workspace.get(path, READ_BYTES)).decode(errors="surrogateescape")
 
 
 async def _edit(workspace: RepositoryWorkspace, path: str, text: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:

@@ -1,7 +1,5 @@
 """Holds what the agent is told. The texts are short, so that a small context still holds several pages."""
 
-from __future__ import annotations
-
 INSTRUCTIONS = "\nSay next to read a page, or answer in \\boxed{}."
 """Follows the question in the first message, which every compaction keeps."""
 

@@ -35,8 +35,7 @@ from core.rewards.answers import strip_thoughts
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
-from core.text.template import TokenTemplate
-from core.text.tokenizer import Ids, Tokenizer, encode_text
+from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 THREAD_CHARACTERS = 64 * 1024

@@ -1,7 +1,5 @@
 """Holds what the policy is told, and the tags of its code. The texts are ours; the tags are the paper's."""
 
-from __future__ import annotations
-
 from core.text.tool_calls import ToolSchema
 
 CODE, CODE_END = "<code>", "</code>"

@@ -1,7 +1,5 @@
 """Holds what the policy is told, and what a program reads in place of an answer. The texts are ours."""
 
-from __future__ import annotations
-
 INSTRUCTIONS = """
 
 The text that this question is about is not shown here. It has {characters:,} characters and is the variable `context` \

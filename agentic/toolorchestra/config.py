@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from core.config import Recipe, Section
-from core.config.addresses import read_addresses
+from core.config.load import read_addresses
 from core.options import Probability
 
 PRESETS = Path(__file__).parent / "presets"

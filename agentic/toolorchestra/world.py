@@ -161,16 +161,12 @@ def _mixture(rng: Random, split: Split, symbol: str) -> str:
     return f" {symbol} ".join(rng.sample([draw_fact(rng, split), str(rng.randint(10, 99))], 2))
 
 
-def _hard(rng: Random, split: Split) -> str:
-    return rng.choice((_expression, _mixture))(rng, split, "times")
-
-
 KINDS: Mapping[str, tuple[float, Callable[[Random, Split], str]]] = {
     "easy": (0.14, lambda rng, split: f"the {rng.choice(('first', 'last'))} letter of {draw_thing(rng, split)}"),
     "fact": (0.26, draw_fact),
     "sum": (0.22, lambda rng, split: _expression(rng, split, rng.choice(("plus", "minus")))),
     "mixed": (0.24, lambda rng, split: _mixture(rng, split, rng.choice(("plus", "minus")))),
-    "hard": (0.14, _hard),
+    "hard": (0.14, lambda rng, split: rng.choice((_expression, _mixture))(rng, split, "times")),
 }
 """Maps each kind to its share of the questions and to the function that draws one."""
 

@@ -10,7 +10,7 @@
 | agent-untrained | --untrained | AgentFlow |
 | agent | --model | AgentFlow |
 
-Statistics are explained in statistics.py. Each sample is logged as it ends (benchmarks/harness/samples.py): the same
+Statistics are explained in results.py. Each sample is logged as it ends (benchmarks/harness/samples.py): the same
 command continues where a killed one stopped, and a larger --k adds to what is there.
 """
 

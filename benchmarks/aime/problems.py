@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.data.prepare import SETS, Questions, prepare
+from benchmarks.harness.run import ask_once
 from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.policy.base import Roles
 from core.rewards.boxed import strip_latex
 from core.rewards.math_grader import MathGrader
 from core.rewards.numbers import parse_integer
-from core.rollout.method import Method, RolloutError
+from core.rollout.method import Method
 from core.runs.files import Record
-from core.text.template import TokenTemplate
-from core.text.tokenizer import Tokenizer, encode_text
-from core.types import Sampling, Task, Trajectory, Turn
+from core.text.tokenizer import Tokenizer, TokenTemplate, encode_text
+from core.types import Sampling, Task, Trajectory
 
 _read = partial(read_tasks, tell=True, require_context=False, distinct=True)
 MESSAGE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -64,19 +64,9 @@ class SingleCall(Method):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         prompt = self.template.render(question=encode_text(self.tokenizer, task.question))
-        stop = (self.tokenizer.eos_token_id,)
-        request = replace(sampling, max_new_tokens=self.max_new_tokens, stop_token_ids=stop)
-        completion = await roles["policy"].generate(prompt, request)
-        if completion.finish_reason == "abort":
-            raise RolloutError("aborted", f"the engine aborted task {task.task_id}")
-        return Trajectory(
-            task_id=task.task_id,
-            turns=(Turn("single", prompt, completion, trained=False),),
-            status="truncated" if completion.finish_reason == "length" else "completed",
-            reward=0.0,  # the grading that all variants share replaces it
-            metrics={"turns": 1},
-            log={"answer": str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))},
-        )
+        request = replace(sampling, max_new_tokens=self.max_new_tokens)
+        asked = await ask_once(task, roles["policy"], "single", prompt, request, self.tokenizer)
+        return replace(asked, metrics={"turns": 1})  # the grading that all variants share gives the reward
 
 
 def make_grade(grader: MathGrader) -> Callable[[Task, Trajectory], Awaitable[tuple[Trajectory, Record]]]:

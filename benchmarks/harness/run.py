@@ -1,4 +1,7 @@
-"""The loop that all evaluators share: sample what is missing of a cell, then build its result from the record alone."""
+"""The loop that all evaluators share: sample what is missing of a cell, then build its result from the record alone.
+
+Results of several data sets are pooled into one, where what was published is a mean over them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
 from benchmarks.harness.samples import SampleLog, Samples, flat, session_seconds
 from core.config import HealthSection
 from core.policy.base import Policy, Roles
-from core.rollout.method import Method, check_roles
+from core.rollout.method import Method, RolloutError, check_roles
 from core.rollout.roles import open_roles, open_trained_roles
 from core.rollout.runner import Failures, Runner
 from core.runs.evaluation import EvalResult
@@ -27,9 +30,9 @@ from core.runs.health import Health, count_continued, share_recomputed
 from core.runs.progress import Progress
 from core.runs.record import record_rollout
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import Tokenizer
+from core.text.tokenizer import Ids, Tokenizer
 from core.train import open_frozen_model
-from core.types import Task, Trajectory
+from core.types import Sampling, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,26 @@ SCORES = ("official", "strict")
 
 Build = Callable[[Any, Any], Method]
 """Makes the method of a variant from (recipe, tokenizer)."""
+
+
+async def ask_once(
+    task: Task, policy: Policy, role: str, prompt: Ids, sampling: Sampling, tokenizer: Tokenizer
+) -> Trajectory:
+    """Return the rollout that is one call, with reward 0 and the answer in its log.
+
+    Raises:
+        RolloutError: the engine aborted the call.
+    """
+    completion = await policy.generate(prompt, replace(sampling, stop_token_ids=(tokenizer.eos_token_id,)))
+    if completion.finish_reason == "abort":
+        raise RolloutError("aborted", f"the engine aborted task {task.task_id}")
+    return Trajectory(
+        task.task_id,
+        turns=(Turn(role, prompt, completion, trained=False),),
+        status="truncated" if completion.finish_reason == "length" else "completed",
+        reward=0.0,
+        log={"answer": str(tokenizer.decode(completion.token_ids, skip_special_tokens=True))},
+    )
 
 
 async def record_as_is(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
@@ -227,3 +250,43 @@ def _training_step(model: str) -> int:
     """Return the training step of a checkpoint, 0 for any other model."""
     match = re.fullmatch(r"step-(\d+)", Path(model).name)
     return int(match[1]) if match else 0
+
+
+def pool_results(results: Sequence[EvalResult], data: str) -> EvalResult:
+    """Return the tasks of all `results` side by side, as the data set `data`, with the scores and measures of all.
+
+    The pool follows a published protocol only if all `results` follow the same.
+    """
+    first = results[0]
+    protocols = {result.notes.get("protocol") for result in results}
+    counts = [result.policy_tokens for result in results]
+    return EvalResult(
+        variant=first.variant,
+        data=data,
+        length=first.length,
+        seed=first.seed,
+        n=sum(result.n for result in results),
+        scores=_join([result.scores for result in results]),
+        turns=_chain(result.turns for result in results),
+        document_tokens=_chain(result.document_tokens for result in results),
+        seconds=sum(result.seconds for result in results),
+        failures=dict(sum((Counter(result.failures) for result in results), Counter())),
+        model=first.model,
+        sampling=first.sampling,
+        policy_tokens=None if None in counts else _chain(count for count in counts if count is not None),
+        measures=_join([result.measures for result in results]),
+        settings={"pooled": [result.data for result in results]},
+        notes={
+            "published_as": first.notes.get("published_as"),
+            "protocol": protocols.pop() if len(protocols) == 1 else None,
+            "task_ids": _chain(result.notes["task_ids"] for result in results),
+        },
+    )
+
+
+def _join(columns: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
+    return {name: _chain(of[name] for of in columns) for name in columns[0] if all(name in of for of in columns)}
+
+
+def _chain(columns: Iterable[Sequence[Any]]) -> list[Any]:
+    return [value for column in columns for value in column]

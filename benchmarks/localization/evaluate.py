@@ -7,6 +7,10 @@
 The scores are file_f1, module_f1 and function_f1, each the mean over instances; `official` is the mean of the three. A
 failed rollout, and one without an answer, score 0. Each task is logged as it ends (benchmarks/harness/samples.py): the
 same command continues where a killed one stopped.
+
+Sources of the published scores and of what is known of their protocol: the model cards of OpenHands/CodeScout-1.7B, -4B
+and -14B (scores; limits of the training), and OpenHands/codescout at 974238b (prompts, tools, reward). The evaluation
+itself is in a fork of OpenHands/benchmarks that could not be read: what it sets is `not found` below.
 """
 
 from __future__ import annotations
@@ -21,9 +25,45 @@ from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.published import Protocol, Settings
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Samples, measure_columns
-from benchmarks.localization.published import DATA, our_settings, protocol
 from core.runs.evaluation import EvalResult
-from core.types import CALLS
+from core.types import CALLS, Sampling
+
+DATA = ("swebench-verified", "swebench-pro", "swebench-lite")
+NOT_FOUND = "not found"
+_NOT_SAID = (
+    "instances without a gold function", "max_turns", "max_tokens", "context_tokens", "temperature", "top_p"
+)  # fmt: skip
+_ESSENTIAL = frozenset({"tools", "score"})
+
+
+def protocol(data: str) -> Protocol:
+    """Return what the published scores of a data set follow from, as far as it is known."""
+    settings = {
+        "tools": "bash and localization_finish",
+        "score": "F1 of each instance, averaged",
+        "prompts": "released",
+        "gold places": "file_changes of the released data sets",
+        **dict.fromkeys(_NOT_SAID, NOT_FOUND),
+    }
+    return Protocol(f"codescout {data}", settings, _ESSENTIAL)
+
+
+def our_settings(recipe: CodeScoutRecipe, sampling: Sampling) -> Settings:
+    """Return the settings of a cell of ours, in the words of `protocol`."""
+    section = recipe.codescout
+    return {
+        "tools": "bash and localization_finish",
+        "score": "F1 of each instance, averaged",
+        "prompts": "ours, by the released rules" if section.prompt == "full" else "the issue alone",
+        "gold places": "file_changes of the record (agentic/codescout/gold.py)",
+        "instances without a gold function": "0 in function_f1",
+        "max_turns": section.max_turns,
+        "max_tokens": section.max_tokens,
+        "context_tokens": section.context_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+
 
 SCORES = ("official", "file_f1", "module_f1", "function_f1")
 

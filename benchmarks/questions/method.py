@@ -1,13 +1,12 @@
 """Runs a question of FRAMES or HLE as ToolOrchestra's released evaluation does, with the prompts of prompts.py.
 
 Up to 50 turns: the orchestrator calls one tool with one expert, until an expert has answered. What differs from the
-released code is listed by published.py.
+released code is listed by evaluate.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe, resolve_addresses
 from agentic.toolorchestra.experts import ExpertFailure, Experts, ModelPool, RolloutModels, call_cost
@@ -168,10 +167,8 @@ class _Run:
             self.counts["tool_failures"] += 1
             self.counts["search_failures"] += result.status in ("error", "timeout")
             return
-        self._add(result.parts[::-1])
-
-    def _add(self, documents: Sequence[str]) -> None:
-        self.documents += [document for document in dict.fromkeys(documents) if document not in self.documents]
+        found = dict.fromkeys(result.parts[::-1])
+        self.documents += [document for document in found if document not in self.documents]
 
     async def _run_program(self, program: str) -> None:
         result = await self._method.tools.run("enhance_reasoning", program)

@@ -29,12 +29,11 @@ from benchmarks.harness.command import EvalPlan, Evaluator, open_target, samplin
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved, tell_all_taken
-from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import Protocol, Settings, compare_cells, read_scores, save_published
-from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
+from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell, pool_results
 from benchmarks.harness.samples import Samples, flat
 from benchmarks.ruler.eval_data import EvalData, file_data, official_data, ruler_data
-from benchmarks.ruler.fit import parse_length
+from benchmarks.ruler.generate import parse_length
 from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol
 from benchmarks.ruler.score import score
 from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_options, read_task_options

@@ -25,14 +25,14 @@ from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, Style
 from agentic.memagent.rollout import MemAgent, answer_reward
 from benchmarks.harness.command import MODEL_VARIANTS
+from benchmarks.harness.run import ask_once
 from benchmarks.ruler.score import ReadAnswer, box_or_all
 from core.policy.base import Roles
 from core.rewards.boxed import find_boxed
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, RolloutError
-from core.text.template import TokenTemplate
-from core.text.tokenizer import Ids, Tokenizer, encode_text
-from core.types import Sampling, Task, Trajectory, Turn
+from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text
+from core.types import Sampling, Task, Trajectory
 
 VARIANTS = (*MODEL_VARIANTS, "full-context", "empty-document")
 
@@ -123,19 +123,9 @@ class WholeDocument(Method):
         return self.template.render(problem=problem, section=self._documents[task.task_id])
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        prompt = self.prompt(task)
-        request = replace(sampling, max_new_tokens=self.new_tokens, stop_token_ids=(self.tokenizer.eos_token_id,))
-        completion = await roles["policy"].generate(prompt, request)
-        if completion.finish_reason == "abort":
-            raise RolloutError("aborted", f"the engine aborted task {task.task_id}")
-        answer = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
-        return Trajectory(
-            task_id=task.task_id,
-            turns=(Turn("final", prompt, completion, trained=False),),
-            status="truncated" if completion.finish_reason == "length" else "completed",
-            reward=answer_reward(self.answer_format, answer, task.answers),
-            log={"answer": answer},
-        )
+        prompt, request = self.prompt(task), replace(sampling, max_new_tokens=self.new_tokens)
+        asked = await ask_once(task, roles["policy"], "final", prompt, request, self.tokenizer)
+        return replace(asked, reward=answer_reward(self.answer_format, asked.log["answer"], task.answers))
 
 
 class CutDocument(WholeDocument):

@@ -78,22 +78,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue speed engines", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a quarter of the work, one repeat: does it run?")
-    parser.add_argument("--only", choices=("rollout", "grpo"), help="one of the two comparisons")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a quarter of the work, one repeat: does it run?")
+    add("--only", choices=("rollout", "grpo"), help="one of the two comparisons")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--size", choices=tuple(SIZES), default="small", help="the random checkpoint (default: small)")
     chosen.add_argument("--model", type=Path, metavar="DIR", help="a real checkpoint, on a quarter of the requests")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the rollouts (default: float32)"
-    )
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the rollouts (default: float32)")
     regimes = tuple(make_regimes(EOS + 2, scale=0))
-    parser.add_argument("--regimes", nargs="+", choices=regimes, metavar="NAME", help=f"some of {', '.join(regimes)}")
-    parser.add_argument("--threads", type=argparse_type(PositiveInt), default=1)
-    parser.add_argument(
-        "--repeats", type=argparse_type(PositiveInt), default=3, help="timed repeats after a warm-up (default: 3)"
-    )
-    parser.add_argument("--vllm-python", metavar="FILE", help="vLLM too; made by tests/optional/vllm_cpu/setup.sh")
-    parser.add_argument("--output", type=Path, default=Path("runs/speed"), help="folder of the JSON file")
+    add("--regimes", nargs="+", choices=regimes, metavar="NAME", help=f"some of {', '.join(regimes)}")
+    add("--threads", type=argparse_type(PositiveInt), default=1)
+    add("--repeats", type=argparse_type(PositiveInt), default=3, help="timed repeats after a warm-up (default: 3)")
+    add("--vllm-python", metavar="FILE", help="vLLM too; made by tests/optional/vllm_cpu/setup.sh")
+    add("--output", type=Path, default=Path("runs/speed"), help="folder of the JSON file")
     return parser
 
 

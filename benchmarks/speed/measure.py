@@ -29,10 +29,9 @@ class Timing:
 
 
 class Stopwatch:
-    """Collects laps and drops the first `warmup` of them."""
+    """Collects laps and drops the first of them, a warm-up."""
 
-    def __init__(self, warmup: int = 1):
-        self.warmup = warmup
+    def __init__(self) -> None:
         self.laps: list[tuple[float, float]] = []
 
     def start(self) -> None:
@@ -43,7 +42,7 @@ class Stopwatch:
         self.laps.append((time.process_time() - cpu, time.perf_counter() - wall))
 
     def timing(self) -> Timing:
-        cpu, wall = zip(*self.laps[self.warmup :], strict=True)
+        cpu, wall = zip(*self.laps[1:], strict=True)
         return Timing(cpu, wall)
 
 

@@ -42,7 +42,7 @@ class GenerationSample:
     logprobs: tuple[float, ...]
 
 
-def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
+def make_checkpoint(size: str, folder: Path) -> Path:
     """Save a random Qwen2 of `size`, with a tokenizer that has one word, `t<i>`, for each token id i."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -60,7 +60,7 @@ def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
         pad_token_id=None,  # else Hugging Face's embedding has no gradient for a sampled PAD
     )  # fmt: skip
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = Qwen2ForCausalLM(config)
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
@@ -72,9 +72,9 @@ def spell(token_id: int) -> str:
     return {PAD: "<pad>", EOS: "<eos>"}.get(token_id, f"t{token_id}")
 
 
-def make_regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, list[GenerationRequest]]:
+def make_regimes(vocab_size: int, *, scale: float = 1.0) -> dict[str, list[GenerationRequest]]:
     """Return the requests of each regime; `scale` < 1 makes fewer of them."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     requests = max(8, round(64 * scale))
     group = 16 if scale == 1 else 8
     shared = [draw_prompt(rng, vocab_size, 300) for _ in range(requests // group)]
@@ -144,15 +144,13 @@ def run_turns(
     return everything
 
 
-def make_step_requests(
-    kind: str, vocab_size: int, groups: int, group_size: int, seed: int = 0
-) -> list[GenerationRequest]:
+def make_step_requests(kind: str, vocab_size: int, groups: int, group_size: int) -> list[GenerationRequest]:
     """Return the requests of one GRPO step, group after group.
 
     `equal`: prompts of 300 tokens, 64 new ones. `uneven`: prompts of 100 to 500 tokens, heavy-tailed completions.
     `distinct`: uneven, and every rollout has a prompt of its own, so that nothing can be shared.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
 
     def draw() -> tuple[int, ...]:
         return draw_prompt(rng, vocab_size, 300 if kind == "equal" else rng.randint(100, 500))

@@ -14,8 +14,8 @@ from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
 from benchmarks.aime.published import SLIME, published_scores
 from benchmarks.data.prepare import SETS
 from benchmarks.harness.published import read_scores
-from benchmarks.localization.published import DATA as LOCALIZATION_SETS
-from benchmarks.questions.published import DATA as QUESTION_SETS
+from benchmarks.localization.evaluate import DATA as LOCALIZATION_SETS
+from benchmarks.questions.evaluate import DATA as QUESTION_SETS
 from benchmarks.ruler.published import AVERAGE, LONG_WINDOW
 from benchmarks.ruler.tasks import TEN_TASKS
 from core.report import PublishedScore
@@ -196,7 +196,6 @@ def _locate(name: str, places: Places) -> tuple[Path, str]:
             f"with the rows of the hub's OpenHands/SWE-bench_{name.rpartition('-')[2].title()}-locagent"
         )
     file, download = data / f"{name}.jsonl", f"tokentrue data download {name} --out {data}"
-    if known := {str(each): described for each, described in QUESTION_SETS.items()}.get(name):
-        digest = known.sha256
+    if digest := QUESTION_SETS.get(name):
         download = f"copy evaluation/{name}.jsonl of NVlabs/ToolOrchestra (git-lfs; sha256 {digest}), or {download}"
     return file, download

@@ -4,7 +4,7 @@
         --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --trials 4 \\
         --set toolorchestra.models.user="{url: http://host:30001/v1, name: Qwen/Qwen3-32B}" --user user --judge user
 
-README.md beside this file says how to get tau2-bench. Statistics are explained in statistics.py. Each conversation is
+README.md beside this file says how to get tau2-bench. Statistics are explained in results.py. Each conversation is
 logged as it ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more
 --trials add to what is there.
 """
@@ -28,9 +28,8 @@ from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampl
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports, tell_all_taken
-from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import compare_cells, read_scores, save_published
-from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent
+from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent, pool_results
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, RecordedToolOrchestra, apply_protocol
 from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol
 from benchmarks.tau2.results import describe_results, read_statistics, tau2_result, write_official

@@ -287,27 +287,20 @@ def open_server(args: argparse.Namespace, api_key: str | None) -> Server:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = make_command_parser("serve model", "Serve a model on SGLang's and vLLM's wire.")
-    parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
+    add = parser.add_argument
+    add("--model", required=True, help="checkpoint folder or hub id")
     add_address_options(parser, 30000)
-    parser.add_argument("--weights-root", type=Path, metavar="DIR", help="new weights must lie below it")
-    parser.add_argument(
-        "--dtype", choices=("auto", "float32", "bfloat16"), default="float32", help="auto: what is fastest here"
-    )
-    parser.add_argument(
+    add("--weights-root", type=Path, metavar="DIR", help="new weights must lie below it")
+    add("--dtype", choices=("auto", "float32", "bfloat16"), default="float32", help="auto: what is fastest here")
+    add(
         "--device",
         type=argparse_type(Device),
         default="auto",
         help="cpu, cuda, cuda:N, or auto: cuda where there is one",
     )
-    parser.add_argument(
-        "--kv-tokens", type=argparse_type(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
-    )
-    parser.add_argument(
-        "--max-num-seqs", type=argparse_type(PositiveInt), default=256, help="requests that run at once (default: 256)"
-    )
-    parser.add_argument(
-        "--max-model-len", type=argparse_type(PositiveInt), help="longest prompt + completion, in tokens"
-    )
+    add("--kv-tokens", type=argparse_type(PositiveInt), default=65536, help="budget of the KV cache, in tokens")
+    add("--max-num-seqs", type=argparse_type(PositiveInt), default=256, help="requests that run at once (default: 256)")
+    add("--max-model-len", type=argparse_type(PositiveInt), help="longest prompt + completion, in tokens")
     return parser
 
 

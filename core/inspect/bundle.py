@@ -22,7 +22,7 @@ from core.inspect.replay import SUMS, TASKS, Replay, find_last_step
 from core.inspect.rescore import ReplayError, check_task
 from core.options import show_errors
 from core.rollout.method import MethodSpec, method_spec
-from core.runs.files import Record, make_folder, write_text
+from core.runs.files import make_folder, write_text
 from core.runs.record import RecordedRollout
 from core.runs.run_folder import RunFolder
 
@@ -65,8 +65,8 @@ def _fill(out: Path, replay: Replay, spec: MethodSpec, wanted: Mapping[str, Reco
     if replay.checkpoint is not None:
         shutil.copytree(replay.checkpoint, target / "checkpoints" / replay.checkpoint.name)
     steps = range(replay.first, step + 1)
-    metrics = [json.dumps(record, ensure_ascii=False) for record in folder.read_metrics(seed) if _is_of(record, steps)]
-    write_text(target / "metrics.jsonl", "".join(f"{line}\n" for line in metrics))
+    metrics = [each for each in folder.read_metrics(seed) if each["stage"] == "train" and each["step"] in steps]
+    write_text(target / "metrics.jsonl", "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in metrics))
     recorded = (rollout for groups in replay.recorded.values() for group in groups for rollout in group)
     write_record(recorded, target / "rollouts.jsonl.gz")
     names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
@@ -76,10 +76,6 @@ def _fill(out: Path, replay: Replay, spec: MethodSpec, wanted: Mapping[str, Reco
         sums.append(f"{sha256(after)}  {after.relative_to(folder.path).as_posix()}\n")
     write_text(out / SUMS, "".join(sums))
     return names
-
-
-def _is_of(record: Record, steps: range) -> bool:
-    return record["stage"] == "train" and record["step"] in steps
 
 
 def _copy_model(folder: Path, target: Path) -> None:

@@ -1,14 +1,29 @@
-"""This module opens any file of rollouts: our record, and those of slime, TRL, verl, OpenEnv and Harbor."""
+"""This module opens any file of rollouts: our record, and those of slime, TRL, verl, OpenEnv and Harbor.
+
+TRL writes no ids to the disk, and verl a pickle; docs/debugging.md has the lines that save a batch of padded tensors
+with `torch.save`. The names of the tensors are the frameworks' own:
+
+    TRL   what GRPOTrainer._generate_and_score_completions returns: prompt_ids, prompt_mask, completion_ids,
+          completion_mask, and if known tool_mask, sampling_per_token_logps, old_per_token_logps, advantages
+    verl  DataProto.batch: prompts, responses, attention_mask, response_mask, and if known input_ids,
+          rollout_log_probs, old_log_probs, advantages, rm_scores or token_level_scores
+
+Shapes are [B, P] for prompts, padded on the left, and [B, R] for responses, padded on the right. A row is one rollout
+of one row; its turns are the runs of response tokens that are trained or have a log-prob.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import compress
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from core.inspect.batch_dump import is_batch, read_batch
-from core.inspect.slime_dump import read_samples
-from core.runs.record import RecordedRollout, read_rollouts
+from core.inspect.slime_dump import read_samples, split_response
+from core.runs.files import Record
+from core.runs.record import VERSION, RecordedRollout, describe_row, read_rollouts
 from core.runs.run_folder import RunFolder
 
 
@@ -59,3 +74,118 @@ def read_dump(path: Path) -> Iterator[RecordedRollout]:
     except Exception as error:  # torch raises many types
         raise ValueError(f"{path} is no dump of slime, TRL or verl ({error})") from error
     yield from read_batch(dump, path) if is_batch(dump) else read_samples(dump, path)
+
+
+class _Names(NamedTuple):
+    """Names the tensors of a framework."""
+
+    prompt: str
+    response: str
+    mask: str
+    """1 where a token of the response is trained; in TRL, where it is not of a tool."""
+    engine: str
+    """The log-probs of what sampled."""
+    trainer: str
+    rewards: tuple[str, ...]
+    """Names scores by token, whose sum is the reward."""
+
+
+TRL = _Names("prompt_ids", "completion_ids", "tool_mask", "sampling_per_token_logps", "old_per_token_logps", ())
+VERL = _Names(
+    "prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", ("token_level_scores", "rm_scores")
+)
+
+
+def is_batch(dump: object) -> bool:
+    """Say whether a saved object is a batch of TRL or verl."""
+    return isinstance(dump, Mapping) and any(names.response in dump for names in (TRL, VERL))
+
+
+def read_batch(batch: Mapping[str, Any], path: Path) -> Iterator[RecordedRollout]:
+    """Yield the rollouts of a batch; the last number in the name of `path` is the step. Equal prompts are a group,
+    wherever they are: verl sorts the rows of a batch by their lengths.
+
+    Raises:
+        ValueError: a tensor is missing or has another shape than its neighbours; the message names it.
+    """
+    names = TRL if TRL.response in batch else VERL
+    if names.engine not in batch:
+        raise ValueError(f"{path} has no {names.engine}: without the engine's log-probs there is nothing to compare")
+    numbers = re.findall(r"\d+", path.stem)
+    groups: dict[tuple[int, ...], int] = {}
+    for place in range(len(batch[names.response])):
+        try:
+            prompt, turns, row = _read_row(batch, names, place)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise ValueError(f"{path}: row {place}: {type(error).__name__}: {error}") from error
+        group = groups.setdefault(tuple(prompt), len(groups))
+        advantages = batch.get("advantages")
+        scores = next((batch[name] for name in names.rewards if name in batch), None)
+        yield RecordedRollout.model_validate(
+            {
+                "version": VERSION,
+                "stage": "train",
+                "step": int(numbers[-1]) if numbers else 0,
+                "group": group,
+                "task_id": f"prompt {group}",
+                "question": "",
+                "answers": [],
+                "status": "completed",
+                "reward": None if scores is None else float(scores[place].sum()),
+                "advantage": None if advantages is None else _read_advantage(advantages[place], row),
+                "turns": turns,
+                "rows": [row] if turns else [],
+            }
+        )
+
+
+def _read_row(batch: Mapping[str, Any], names: _Names, place: int) -> tuple[list[int], list[Record], Record]:
+    """Return the prompt, the turns and the row as it is trained, of one row of the batch."""
+
+    def row_of(name: str, length: int) -> list[Any] | None:
+        values = batch.get(name)
+        if values is None:
+            return None
+        if len(values[place]) != length:
+            raise ValueError(f"{name} has {len(values[place])} entries, and not {length}")
+        return list(values[place].tolist())
+
+    width = len(batch[names.prompt][place]), len(batch[names.response][place])
+    padded_prompt = batch[names.prompt][place].tolist()
+    response = batch[names.response][place].tolist()
+    if names is TRL:
+        real_prompt, real = row_of("prompt_mask", width[0]), row_of("completion_mask", width[1])
+    else:
+        attention = row_of("attention_mask", sum(width))
+        real_prompt, real = (None, None) if attention is None else (attention[: width[0]], attention[width[0] :])
+    if real_prompt is None or real is None:
+        raise ValueError("the mask of the padding is missing")
+    mask = row_of(names.mask, width[1]) or list(real)
+    if names is TRL:
+        mask = [a * b for a, b in zip(mask, real, strict=True)]
+    # The response ends with its last real or trained token: a mask over padding must not go unseen.
+    end = max((i + 1 for i in range(width[1]) if real[i] or mask[i]), default=0)
+    prompt = list(compress(padded_prompt, real_prompt))
+    logprobs = row_of(names.engine, width[1]) or []
+    logprobs = [x if math.isfinite(x) else None for x in logprobs]
+    sampled = [x if i else 0.0 for x, i in zip(logprobs, real, strict=True)]
+    tokens, row_ids = [*prompt, *response[:end]], row_of("input_ids", sum(width))
+    turns = split_response(tokens, [a and b for a, b in zip(mask, real, strict=True)][:end], sampled[:end])
+    trainer = row_of(names.trainer, width[1])
+    if trainer is not None:
+        start = 0
+        for turn in turns:
+            # A turn's prompt is what follows the turn before; the first one begins with the prompt of the row.
+            start += len(turn["prompt"]) - (len(prompt) if turn is turns[0] else 0)
+            turn["trainer_logprobs"] = trainer[start : start + len(turn["sampled"])] if turn["trained"] else None
+            start += len(turn["sampled"])
+    trained = tokens if row_ids is None else [*compress(row_ids, real_prompt), *row_ids[width[0] : width[0] + end]]
+    row = describe_row(trained, mask[:end], logprobs[:end], range(len(turns)))
+    return prompt, turns, row.model_dump()
+
+
+def _read_advantage(values: Any, row: Record) -> float:
+    """Return the advantage of a row; verl has one for each token, which is 0 where the mask is."""
+    if values.ndim == 0:
+        return float(values)
+    return float(values[values != 0][0]) if bool((values != 0).any()) else 0.0

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from core.data import read_tasks
@@ -38,7 +37,7 @@ from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rewards.answer_grader import is_accepted
 from core.rollout.method import Method, RolloutError, method_spec
-from core.rollout.preview import invent_addresses
+from core.rollout.preview import load_without_services
 from core.rollout.reward import call_reward
 from core.rollout.runner import Runner
 from core.text.tokenizer import Tokenizer, load_tokenizer
@@ -271,9 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
         return show(Audit(find_reward(options.reward), options.timeout_s, forms).run(tasks, bool(data)), options.allow)
     spec = method_spec(options.method)
     overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
-    with TemporaryDirectory() as folder:
-        sections = spec.load(options.preset, overrides).model_dump()
-        recipe = spec.load(options.preset, [*overrides, *invent_addresses(sections, Path(folder, "urls"))])
+    with load_without_services(spec, options.preset, overrides) as recipe:
         ours = [replace(task, context="A page.") for task in TASKS[:count]]
         tasks = read_tasks(data, limit=count, **spec.reading_options(recipe)) if data else ours
         tokenizer = load_tokenizer(resolve(recipe.model.path, weights=False))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from core.config import RecipeError
 from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import Method
+from core.rollout.method import Method, MethodSpec
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, Tokenizer
 from core.types import Sampling, Task
@@ -37,11 +39,16 @@ def check_templates(path: str | Path, tasks: Iterable[Task], tokenizer: Tokenize
             ) from error
 
 
-def invent_addresses(sections: dict[str, Any], file: Path) -> list[str]:
-    """Return overrides by which no service of `addresses` needs to run; one that is asked is not there."""
+@contextmanager
+def load_without_services(spec: MethodSpec, preset: str, overrides: Sequence[str]) -> Iterator[Any]:
+    """Load a recipe for which no service of `addresses` needs to run; one that is asked is not there."""
+    sections = spec.load(preset, overrides).model_dump()
     names = re.findall(r"\{(\w+)\}", str(sections))
-    file.write_text("".join(f"{name}: http://127.0.0.1:9\n" for name in names))
-    return [f"{key}.addresses={file}" for key, section in sections.items() if "'addresses': '" in str(section)]
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "urls")
+        file.write_text("".join(f"{name}: http://127.0.0.1:9\n" for name in names))
+        invented = [f"{key}.addresses={file}" for key, section in sections.items() if "'addresses': '" in str(section)]
+        yield spec.load(preset, [*overrides, *invented])
 
 
 async def find_first_prompt(method: Method, task: Task) -> tuple[str, Ids]:

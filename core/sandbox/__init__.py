@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from core.options import open_later
 
 if TYPE_CHECKING:
-    from core.sandbox.kept_runs import KeptRuns
     from core.sandbox.result import Backend, SandboxLimits, SandboxResult, SandboxUnavailable
-    from core.sandbox.sandbox import Sandbox
+    from core.sandbox.sandbox import KeptRuns, Sandbox
 
 __all__ = ["Backend", "KeptRuns", "Sandbox", "SandboxLimits", "SandboxResult", "SandboxUnavailable", "workspace"]
 __getattr__ = open_later(__name__)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cache, partial
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from core.sandbox import fork_server, inside
 from core.sandbox.backends import (
@@ -25,6 +25,8 @@ from core.sandbox.backends import (
 from core.sandbox.forked import ForkedProcess, ForkServer, compile_programs
 from core.sandbox.process import ChildProcess, Ending, ReportPipe, execute
 from core.sandbox.result import Backend, SandboxLimits, SandboxResult, SandboxUnavailable, Status
+
+Result = TypeVar("Result")
 
 SERVER = ForkServer(lambda: compile_programs(inside, fork_server), ENVIRONMENT)
 """Starts the programs of the backend landlock."""
@@ -153,3 +155,39 @@ def _pick_backend() -> Backend:
         + "\nFix one of these, or run code that you trust with backend unsafe_local: --unsafe-local on the command "
         "line, `backend: unsafe_local` among a tool's options."
     )
+
+
+class KeptRuns(Generic[Result]):
+    """Holds the `size` runs that were asked for last, those that are under way among them; with size 0 none.
+
+    So equal programs run once, if they have no randomness. A run that says nothing about its program, such as a
+    timeout, is not `conclusive`: it may succeed another time.
+    """
+
+    def __init__(self, size: int, conclusive: Callable[[Result], bool]):
+        self._size, self._conclusive = size, conclusive
+        self._runs: dict[Hashable, asyncio.Task[Result]] = {}
+
+    async def find(self, key: Hashable, run: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Return what the kept run of this key gave or will give; without one, that of `run`. It raises as the run."""
+        if not self._size:
+            return await run()
+        task = self._runs.pop(key, None)
+        if task is None:
+            task = asyncio.create_task(run())
+            task.add_done_callback(partial(self._forget_inconclusive, key))
+        self._runs[key] = task
+        for oldest in list(self._runs)[: len(self._runs) - self._size]:
+            del self._runs[oldest]
+        return await asyncio.shield(task)  # a rollout that is cancelled must not cancel what others wait for
+
+    def close(self) -> None:
+        """End the runs that are under way, and forget all."""
+        for task in self._runs.values():
+            task.cancel()
+        self._runs.clear()
+
+    def _forget_inconclusive(self, key: Hashable, task: asyncio.Task[Result]) -> None:
+        conclusive = not task.cancelled() and not task.exception() and self._conclusive(task.result())
+        if not conclusive and self._runs.get(key) is task:
+            del self._runs[key]

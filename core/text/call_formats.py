@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from core.options import RecipeError
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import (
+    CLOSE,
+    OPEN,
     THOUGHT_END,
     CallError,
     Note,
@@ -90,6 +93,107 @@ def _read_llama_call(text: str, start: int) -> tuple[ToolCall, int] | CallError:
     return ToolCall(value["name"], value["parameters"]), end
 
 
+_GLM_HEAD = re.compile(rf"{OPEN}\s*+([^\s<]++)\s*+(?=<arg_key>|{CLOSE}|\Z)")
+_GLM_KEY = re.compile(r"\s*+<arg_key>([^<]*+)</arg_key>\s*+<arg_value>")
+_GLM_END = re.compile(rf"</arg_value>\s*+(?=<arg_key>[^<]*+</arg_key>\s*+<arg_value>|{CLOSE}\s*+(?:{OPEN}|\Z)|\Z)")
+
+
+def read_glm(text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+    """Read `<tool_call>NAME`, `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`, a close (GLM).
+
+    A value is written as it is, so it may hold any tag. It ends at the first `</arg_value>` behind which the call goes
+    on, or ends and nothing but calls follow. A reply in which that may mean two things is an error.
+    """
+    from core.text.schemas import find_argument, read_value  # here, because a conversation imports this file
+
+    schemas = {tool.name: tool.parameters for tool in tools}
+    outside, calls, notes = "", list[ToolCall](), list[Note]()
+    place = opened = 0
+    while (start := text.find(OPEN, place)) >= 0:
+        outside += text[place:start]
+        head = _GLM_HEAD.match(text, start)
+        if head is None:
+            return CallError(
+                "not_object", f"behind {OPEN} must stand the name of a tool, and then <arg_key> or {CLOSE}"
+            )
+        name, place, arguments = head[1], head.end(), dict[str, Any]()
+        schema = schemas.get(name, {})
+        while key := _GLM_KEY.match(text, place):
+            found = _GLM_END.search(text, key.end())
+            value = text[key.end() : found.start() if found else None]
+            if found is None and "</arg_value>" in value:
+                return CallError(
+                    "unclosed_call", f"behind </arg_value> must stand <arg_key> or {CLOSE}, and then calls"
+                )
+            # A value that opens more than it closes, and a later one that closes more, may be one that holds calls.
+            surplus = value.count("<arg_value>") - value.count("</arg_value>")
+            if surplus < 0 < opened:
+                return CallError("unclosed_call", f"{key[1][:50]!r} closes what a value before it opens")
+            opened += surplus
+            argument = find_argument(key[1], schema, schema)
+            if key[1] in arguments:
+                return CallError("duplicate_key", f"the key {key[1][:50]!r} occurs twice")
+            if arguments and argument is None and schema.get("properties"):  # a value may hold it instead
+                return CallError("unknown_argument", f"{name[:50]} has no argument {key[1][:50]!r}")
+            arguments[key[1]], typed = read_value(value, argument, schema)
+            notes += [] if typed else ["untyped_argument"]
+            place = found.end() if found else len(text)
+            notes += [] if found else ["unended_argument"]
+        calls.append(ToolCall(name, arguments))
+        if text.startswith(CLOSE, place):
+            place += len(CLOSE)
+        elif place < len(text):
+            return CallError(
+                "extra_key", "in a call, only <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> may stand"
+            )
+        elif "unended_argument" not in notes:
+            notes.append("unended_call")
+    outside += text[place:]
+    if CLOSE in outside:
+        return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
+    return outside, calls, notes
+
+
+BEGIN, END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+CALL, ARGUMENTS, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+_KIMI_HEAD = re.compile(rf"\s*+{re.escape(CALL)}\s*+(functions\.([\w.-]++):\d++)\s*+{re.escape(ARGUMENTS)}")
+_KIMI_CALL_END = re.compile(rf"\s*+{re.escape(CALL_END)}\s*+")
+
+
+def read_kimi(text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+    """Read the calls of Kimi K2, each with the id under which the template shows its result.
+
+    They stand in one section: `<|tool_call_begin|>functions.NAME:N<|tool_call_argument_begin|>{...}<|tool_call_end|>`.
+    JSON says where the arguments end, so they may hold any tag.
+    """
+    outside, begun, _ = text.partition(BEGIN)
+    place, calls = len(outside + begun), list[ToolCall]()
+    while begun and (head := _KIMI_HEAD.match(text, place)):
+        decoded = decode_json(text, head.end())
+        if isinstance(decoded, CallError):
+            cut = text.find(CALL_END, head.end()) < 0
+            return CallError("unclosed_call", f"a {CALL} was not closed with {CALL_END}") if cut else decoded
+        arguments, place = decoded
+        if not isinstance(arguments, dict):
+            return CallError("arguments_not_object", "arguments must be a JSON object")
+        calls.append(ToolCall(head[2], arguments, head[1]))
+        if not (end := _KIMI_CALL_END.match(text, place)):
+            break
+        place = end.end()
+    if calls and not text[place:].strip():
+        return outside, calls, ["unended_call"]
+    if begun and not text.startswith(END, place):
+        if calls:
+            return CallError("stray_tag", f"behind a call must stand {CALL_END}, and behind the last one {END}")
+        return CallError("not_object", f"a call is {CALL}functions.NAME:NUMBER{ARGUMENTS}{{...}}{CALL_END}")
+    if begun and not calls:
+        return CallError("no_call", f"between {BEGIN} and {END} stands no call")
+    outside += text[place + len(END) :] if begun else ""
+    stray = next((tag for tag in (BEGIN, END, CALL, CALL_END) if tag in outside), None)
+    return CallError("stray_tag", f"there is a {stray} outside of a section") if stray else (outside, calls, [])
+
+
 def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     """Return the format in which the chat template shows earlier calls; None if it shows none, or in another one."""
     function = {"name": "probe_name", "arguments": {"probe_key": "probe_value"}}
@@ -106,12 +210,8 @@ def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     if re.search(
         r"<tool_call>\s*probe_name\s*<arg_key>probe_key</arg_key>\s*<arg_value>probe_value</arg_value>", shown
     ):
-        from core.text.glm import read_glm
-
         return read_glm
     if "<|tool_call_begin|>functions.probe_name:0<|tool_call_argument_begin|>{" in shown:
-        from core.text.kimi import read_kimi
-
         return read_kimi
     if re.search(r'<tool_call>\s*\{"name": "probe_name"', shown):
         return read_hermes

@@ -3,8 +3,6 @@
 `tokentrue data world METHOD --out FOLDER` writes the lists, and `tokentrue data ruler` makes the tasks from them.
 """
 
-from __future__ import annotations
-
 KEYS = """
     anchor apple arrow badge basin basket beacon bell bench blade blanket boat bottle bowl bracket branch brick bridge
     broom brush bucket button cabin cable camera candle canoe canvas card carpet cart castle chain chair chest clock

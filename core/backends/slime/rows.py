@@ -51,7 +51,7 @@ def make_train_data(
     """Make slime's training data: lists with one entry for each row, rollouts in order of their groups.
 
     We omit `truncated`: slime would log its per-row mean under the name of our per-rollout metric
-    (core/backends/slime/log.py).
+    (core/backends/slime/bridge.py).
 
     `regrade` takes the Samples of a group and their Trajectories, and returns the Trajectories with new rewards.
     """

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from core.backends.rollouts import NOTES
-from core.backends.slime.log import summarize
+from core.backends.slime.bridge import summarize
 from core.backends.slime.samples import group_samples, read_task
 from core.config.load import replace_keys
 from core.engine import EmbeddedPolicy, Engine, weights

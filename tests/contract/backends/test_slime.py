@@ -19,8 +19,7 @@ from agentic.memagent.rollout import SPEC
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import grpo_loss
 from core.backends.slime import flags
-from core.backends.slime.bridge import SlimeBridge
-from core.backends.slime.log import summarize
+from core.backends.slime.bridge import SlimeBridge, summarize
 from core.backends.slime.samples import group_samples, read_task
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from agentic.agentflow import released
+from agentic.agentflow import prompts
 from agentic.memagent.prompts import final_message, update_message
 from agentic.search_r1 import prompts as search_r1
 from agentic.toolorchestra.environment import Start
@@ -77,9 +77,9 @@ def our_prompts() -> Mapping[str, str]:
         "memagent/trainer/update": update,
         "memagent/trainer/final": boxed.replace(once, twice),
         "memagent/openai": fill(WHOLE_THE_ANSWER_IS),
-        "agentflow/system": released.SYSTEM,
-        **{f"agentflow/{role}": fill(message) for role, message in released.read_messages().items()},
-        **{f"agentflow/{name}": released.describe_tool(name) for name in released.read_tools()},
+        "agentflow/system": prompts.RELEASED_SYSTEM,
+        **{f"agentflow/{role}": fill(message) for role, message in prompts.read_messages("released").items()},
+        **{f"agentflow/{name}": str(prompts.read_tools()[name]) for name in prompts.read_tools()},
         "search_r1/prompt": "".join(
             part.text if isinstance(part, Markup) else part
             for part in search_r1.write_prompt("released", STAND_INS["question"])
@@ -119,11 +119,11 @@ def test_a_prompt_is_that_of_the_released_code(name: str) -> None:
 
 def test_tools_and_memory_are_printed_as_the_released_code_prints_them() -> None:
     names = ["Python_Code_Generator_Tool", "Generalist_Solution_Generator_Tool"]
-    slots = released.describe_tools(names)
+    slots = prompts.describe_released_tools(names)
     assert slots["tools"] == "['Generalist_Solution_Generator_Tool', 'Python_Code_Generator_Tool']"
     assert slots["metadata"].startswith("{'Python_Code_Generator_Tool': {'tool_name': 'Python_Code_Generator_Tool', ")
     step = {"tool_name": "A", "sub_goal": "it's", "command": "c", "result": ["r"]}
-    assert released.render_memory([]) == "{}"
-    assert released.render_memory([step]) == (
+    assert prompts.render_released_memory([]) == "{}"
+    assert prompts.render_released_memory([step]) == (
         "{'Action Step 1': {'tool_name': 'A', 'sub_goal': \"it's\", 'command': 'c', 'result': ['r']}}"
     )

@@ -20,8 +20,7 @@ from benchmarks.aime.evaluate import make_parser as aime
 from benchmarks.harness.command import EvalPlan, Evaluator
 from benchmarks.harness.models import EvalModels, check_server, is_other_model, weights_digest
 from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes, is_saved
-from benchmarks.harness.pooled import pool_results
-from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
+from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell, pool_results
 from benchmarks.harness.samples import SampleLog, Samples, drop_failed_samples, flat, session_seconds
 from benchmarks.harness.statistics import group_means, group_repeats, paired_difference, pass_at, pass_hat
 from benchmarks.heldout.evaluate import make_parser as heldout

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.config import RecipeError
-from core.config.addresses import read_addresses
+from core.config.load import read_addresses
 
 
 def test_a_name_stands_for_the_address_of_its_service(tmp_path: Path) -> None:

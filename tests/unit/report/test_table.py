@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.ruler.fit import parse_length
+from benchmarks.ruler.generate import parse_length
 from core.report.stats import wilson
 from core.report.summary import build_summary
 from core.report.table import (

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.retrieval import pages as module
+from core.retrieval import server as module
 from core.retrieval.corpus import Corpus, CorpusError
-from core.retrieval.pages import Pages
+from core.retrieval.server import Pages
 
 
 def open_pages(path: Path, *passages: tuple[Any, str]) -> Pages:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from core.text.call_formats import CallError, Reply, detect_format, read_hermes, read_llama, read_reply
-from core.text.glm import read_glm
-from core.text.kimi import read_kimi
+from core.text.call_formats import (
+    CallError,
+    Reply,
+    detect_format,
+    read_glm,
+    read_hermes,
+    read_kimi,
+    read_llama,
+    read_reply,
+)
 from core.text.qwen_coder import read_qwen_coder
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from tests.kit import train_tokenizer

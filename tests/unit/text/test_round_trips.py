@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from core.text.call_formats import CallFormat, Reply, read_hermes, read_llama, read_reply
-from core.text.glm import read_glm
-from core.text.kimi import read_kimi
+from core.text.call_formats import CallFormat, Reply, read_glm, read_hermes, read_kimi, read_llama, read_reply
 from core.text.qwen_coder import read_qwen_coder
 from core.text.tool_calls import ToolCall, ToolSchema
 from tests.unit.gateway.templates import FORMATS, TEMPLATES

@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from core.engine.weights import eos_token_ids
 from core.hub import CheckpointError
 from core.options import RecipeError
-from core.text.template import TokenTemplate
 from core.text.tokenizer import (
+    TokenTemplate,
     encode_text,
     encode_texts,
     find_tokenizer,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from transformers import AddedToken
 
-from agentic.agentflow import released
+from agentic.agentflow import prompts
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError
 from core.rollout.method import PolicyFault, RolloutError
@@ -358,7 +358,7 @@ async def test_released_planners_read_what_the_released_code_shows_them(tell, to
     config = section(format="released", reward="judge", roles=roles, tools={name: {"path": "unused"}})
     story = await tell(scripts, method=AgentFlow(config, Toolbox([Echo(name=name)]), tokenizer))
     plan, step, final = story.prompts("policy")
-    assert all(released.SYSTEM in prompt for prompt in (plan, step, final))
+    assert all(prompts.RELEASED_SYSTEM in prompt for prompt in (plan, step, final))
     assert f"- Available tools: ['{name}']\n- Metadata for tools: {{'{name}': {{'tool_name': '{name}', " in plan
     assert "- **Query Analysis:** my analysis\n" in step
     assert "- **Previous Steps:** {}\n" in step
@@ -366,7 +366,7 @@ async def test_released_planners_read_what_the_released_code_shows_them(tell, to
     assert f"- **Actions Taken:** { ({'Action Step 1': {**memory, 'result': ['hi']}}) }\n" in final
     (asked,) = story.prompts("judge")
     assert "**Answer:** acorn" in asked
-    assert released.SYSTEM not in asked
+    assert prompts.RELEASED_SYSTEM not in asked
     assert (story.trajectory.reward, story.trajectory.log["graded_by"]) == (1.0, "same")
 
 

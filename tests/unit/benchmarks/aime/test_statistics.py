@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.aime.statistics import aime_statistics, score_majority
+from benchmarks.aime.results import aime_statistics, score_majority
 from benchmarks.harness.samples import Sample
 from core.report.stats import wilson
 from tests.unit.benchmarks.conftest import make_sample

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.exactness.measure import Log, Row, measure
+from benchmarks.exactness.command import Log, Row, measure
 
 TOKENS = st.lists(st.integers(0, 2), max_size=4)
 LOG = st.lists(st.tuples(TOKENS, TOKENS), max_size=4)

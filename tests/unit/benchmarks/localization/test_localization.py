@@ -9,8 +9,7 @@ import pytest
 from agentic.codescout.rollout import SPEC
 from agentic.codescout.world import WORLD
 from benchmarks.harness.published import read_scores
-from benchmarks.localization.evaluate import EVALUATOR, SCORES
-from benchmarks.localization.published import our_settings, protocol
+from benchmarks.localization.evaluate import EVALUATOR, SCORES, our_settings, protocol
 from core.data.files import write_jsonl
 from core.report import build_summary
 from core.report.table import data_sections

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.ruler.fit import TOLERANCE, fit_units
+from benchmarks.ruler.generate import TOLERANCE, fit_units
 
 
 @given(

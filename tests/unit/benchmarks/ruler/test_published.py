@@ -23,8 +23,7 @@ from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS, Window, make_reader
 from core.data import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
-from core.text.template import TokenTemplate
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import TokenTemplate, encode_text
 from core.types import Task
 
 from ..conftest import make_result

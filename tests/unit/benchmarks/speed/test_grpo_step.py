@@ -37,7 +37,7 @@ def test_a_step_over_the_layers_of_transformers_equals_ours(kind, tmp_path):
 @pytest.mark.parametrize("kind", grpo_step.KINDS)
 def test_our_step_equals_that_of_trl(kind, tmp_path):
     require(find_spec("trl"), "needs trl: benchmarks/speed/run.sh installs it into benchmarks/speed/.venv")
-    from benchmarks.speed.trl_side import run_trl
+    from benchmarks.speed.grpo_step import run_trl
 
     folder = make_checkpoint("tiny", tmp_path / "model")
     requests = make_step_requests(kind, 1280, groups=2, group_size=4)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.harness.samples import Sample
-from benchmarks.tau2.results import tau2_result
-from benchmarks.tau2.statistics import tau2_statistics
+from benchmarks.tau2.results import tau2_result, tau2_statistics
 from core.report.stats import wilson
 from tests.unit.benchmarks.conftest import CELL, make_sample
 
