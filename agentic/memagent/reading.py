@@ -91,8 +91,7 @@ class Reading:
     def take(self, ids: Ids, turns: Turns) -> None:
         """Read what the latest update wrote, and credit its turn."""
         config, decode = self._config, self._tokenizer.decode
-        # Qwen3's tags of thoughts are special ids. A thought is no memory, and no word of the options stands in it.
-        thoughts = count_thought_ids(self._tokenizer, ids, turns.recorded[-1].prompt_ids)
+        thoughts = count_thought_ids(self._tokenizer, ids, turns.recorded[-1].prompt_ids)  # are no memory
         written = tuple(i for i in ids[thoughts:] if i not in self._special)
         note, found = read_note(written, self._memory, config, decode), Ids()
         if note.query:
