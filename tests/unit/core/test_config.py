@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pydantic import FilePath, PositiveInt
 
 from core.config import Recipe, RecipeError, Section
+from core.config.addresses import read_addresses
 from core.config.load import load
+from core.options import Device, Port, Share, argparse_type
 from tests.kit import make_recipe
 
 PRESET = """
@@ -332,3 +337,50 @@ def test_a_loss_whose_ratio_is_to_the_engine_corrects_old_rollouts_by_itself():
 def test_a_trained_role_is_the_name_of_a_folder(role):
     with pytest.raises(ValueError, match="its checkpoint is a folder of that name; rename it"):
         make_recipe(Recipe, roles={role: "trained"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (PositiveInt, "-2", "greater than 0 (is '-2')"),
+        (PositiveInt, "many", "a valid integer, unable to parse"),
+        (Port, "99999", "less than or equal to 65535 (is '99999')"),
+        (Share, "2", "less than or equal to 1 (is '2')"),
+        (Device, "gpu", "'gpu' is neither auto, cpu, cuda nor cuda:N"),
+        (FilePath, "nofile", "does not point to a file (is 'nofile')"),
+    ],
+)
+def test_another_is_refused_under_the_name_of_its_option(
+    kind: Any, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--it", type=argparse_type(kind))
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--it", text])
+    error = capsys.readouterr().err
+    assert "argument --it: " in error
+    assert message in error
+
+
+def test_a_name_stands_for_the_address_of_its_service(tmp_path: Path) -> None:
+    path = tmp_path / "addresses.yaml"
+    path.write_text("retrieval: http://127.0.0.1:4000\n")
+    assert read_addresses("m.addresses", str(path))("{retrieval}/retrieve") == "http://127.0.0.1:4000/retrieve"
+    assert read_addresses("m.addresses", None)("http://127.0.0.1:1/x") == "http://127.0.0.1:1/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "m.addresses: .*No such file.*start the services"),
+        ("[", "is no YAML"),
+        ("- a", "must map names to URLs"),
+        ("experts: http://127.0.0.1:1", "no address of 'retrieval'.*it has experts"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "addresses.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(RecipeError, match=said):
+        read_addresses("m.addresses", str(path))("{retrieval}/retrieve")
