@@ -33,9 +33,8 @@ def make_records() -> list[dict[str, Any]]:
 
 
 def write_tasks(path: Path) -> Path:
-    tasks = [
-        {"question": r["prompt"], "kind": r["set"], "weak": r["weak"], "strong": r["strong"]} for r in make_records()
-    ]
+    names = {"question": "prompt", "kind": "set", "weak": "weak", "strong": "strong"}
+    tasks = [{name: record[key] for name, key in names.items()} for record in make_records()]
     path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
     return path
 
@@ -80,28 +79,18 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
 ) -> None:
     folder = RunFolder.create(tmp_path / "run", {})
     ids = ["test-0-0.1", "test-0-0.5", "test-1-0.1", "test-1-0.5"]
-    result = make_result(
-        "trained",
-        "test",
-        [1.0, 0.0, 1.0, 1.0],
-        notes={"task_ids": ids},
-        measures={
-            "p_strong": [0.8, 0.4, 0.2, None],
-            "malformed": [0.0, 0.0, 0.0, 1.0],
-            "calls_strong": [1.0, 0.0, 0.0, 0.0],
-            "reward": [0.9, 0.0, 1.0, -0.5],
-        },
-        labels={"price": ["0.1", "0.5", "0.1", "0.5"]},
-    )
+    measures: dict[str, Any] = {
+        "p_strong": [0.8, 0.4, 0.2, None],
+        "malformed": [0.0, 0.0, 0.0, 1.0],
+        "calls_strong": [1.0, 0.0, 0.0, 0.0],
+        "reward": [0.9, 0.0, 1.0, -0.5],
+    }
+    more = {"notes": {"task_ids": ids}, "measures": measures, "labels": {"price": ["0.1", "0.5", "0.1", "0.5"]}}
+    result = make_result("trained", "test", [1.0, 0.0, 1.0, 1.0], **more)
     folder.save_evaluation(result)
     samples = [
-        SimpleNamespace(
-            task_id=task_id,
-            question=f"prompt {task_id[5]}",
-            status="completed",
-            log={"right": {"weak": task_id[5] == "1", "strong": True}},
-        )
-        for task_id in ids
+        SimpleNamespace(task_id=name, question=f"prompt {name[5]}", status="completed", log={"right": right})
+        for name, right in ((name, {"weak": name[5] == "1", "strong": True}) for name in ids)
     ]
     monkeypatch.setattr("benchmarks.routing.evaluate.read_rollouts", lambda path: samples)
     notes: list[str] = []
