@@ -65,9 +65,8 @@ async def test_the_prompt_is_the_templates_own_rendering(name, history):
     tokenizer = model.tokenizer
     for _ in range(8):
         answer = await ask(session, wire)
-        shown = tokenizer.apply_chat_template(
-            plain, tools=[SEARCH.to_openai()], tokenize=False, add_generation_prompt=True
-        )
+        tools = [SEARCH.to_openai()]
+        shown = tokenizer.apply_chat_template(plain, tools=tools, tokenize=False, add_generation_prompt=True)
         if history == "template" or not any("</think>" in str(message["content"]) for message in plain):
             assert tokenizer.decode(answer.prompt_ids) == shown
         following = answer_calls(answer, model.rng)

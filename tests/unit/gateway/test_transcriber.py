@@ -25,14 +25,8 @@ from .templates import QWEN3, QWEN3_CODER, make_tokenizer
 from .test_session import ask
 
 EMPTY = "<think>\n\n</think>\n\n"
-ENDS = {
-    "plain": "",
-    "opens": "<think>\n",
-    "deep": "<think>",
-    "off": EMPTY,
-    "off-short": "<think></think>",
-    "only-end": "</think>",
-}
+ENDS = {"plain": "", "opens": "<think>\n", "deep": "<think>"}
+ENDS |= {"off": EMPTY, "off-short": "<think></think>", "only-end": "</think>"}
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "hay"}}\n</tool_call>'
 
 

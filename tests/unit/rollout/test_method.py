@@ -26,10 +26,8 @@ from tests import kit
 
 
 def test_a_method_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(
-        RecipeError,
-        match=r"no method 'magic'.*coding, compaction, memagent, retool, rlm, search_r1, skeleton, toolorchestra",
-    ):
+    told = r"no method 'magic'.*coding, compaction, memagent, retool, rlm, search_r1, skeleton, toolorchestra"
+    with pytest.raises(RecipeError, match=told):
         method_spec("magic")
 
 
@@ -128,9 +126,8 @@ async def test_a_server_that_wants_a_key_gets_that_of_its_role(tmp_path: Path) -
     app.router.add_post("/generate", answer)
     (tmp_path / "key").write_text("open sesame\n")
     with kit.serve_app(app) as url:
-        asked = recipe({"judge": url, "verifier": url}).model_copy(
-            update={"role_key_files": {"judge": str(tmp_path / "key")}}
-        )
+        keys = {"role_key_files": {"judge": str(tmp_path / "key")}}
+        asked = recipe({"judge": url, "verifier": url}).model_copy(update=keys)
         async with open_roles(asked, None) as opened:
             for role, policy in opened.items():
                 await policy.generate((1,), Sampling(max_new_tokens=1), session=role)

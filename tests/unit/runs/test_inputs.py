@@ -84,9 +84,8 @@ def test_a_run_goes_on_with_other_files_only_when_it_is_told_to(tmp_path: Path, 
     run.open_metrics(0).append({"stage": "train", "step": 1})
     check()
     data.write_text("half")
-    with pytest.raises(
-        RunFolderError, match=r"(?s)data\.train: 24 bytes, .* before, 4 bytes.*--accept-changes"
-    ) as caught:
+    told = r"(?s)data\.train: 24 bytes, .* before, 4 bytes.*--accept-changes"
+    with pytest.raises(RunFolderError, match=told) as caught:
         check()
     assert "choose another --out" in str(caught.value)
     check(accept=True)

@@ -142,9 +142,8 @@ def test_what_was_meant_comes_back_or_an_error_with_a_name(template: str, fuzz_c
             counts[reply.error.kind] += 1
         elif not forged:
             assert list(reply.calls) == meant.calls, body
-            assert json.dumps([dict(call.arguments) for call in reply.calls]) == json.dumps(
-                [dict(call.arguments) for call in meant.calls]
-            )  # True is not 1
+            read, wanted = ([dict(call.arguments) for call in each.calls] for each in (reply, meant))
+            assert json.dumps(read) == json.dumps(wanted), "True is not 1"
             assert reply.text == meant.text.strip()
             counts["read"] += 1
         assert reply.reasoning == (meant.thoughts.strip() if thinks else "")

@@ -29,6 +29,7 @@ from tests import kit
 PROMPT = (1, 2)
 ENDS = tuple(range(80, 96))
 KINDS = ("sum", "sum", "word", "word")
+PLAIN_GRPO = {"name": "grpo", "kl_loss_coef": 0, "rows": "segment"}
 Reward = Callable[[Task, float], Any]
 
 
@@ -57,12 +58,7 @@ def make_loop(model: Path, out: Path, method: Method, said: list[str], **section
         data={"train": "none", "shuffle": False},
         rollout={"tasks_per_step": 16, "group_size": 6},
         inference={"kv_tokens": 8192},
-        **{
-            "algorithm": {"name": "grpo", "kl_loss_coef": 0, "rows": "segment"},
-            "optimizer": {"lr": 5e-3},
-            "run": {"steps": 5},
-            **sections,
-        },
+        **{"algorithm": PLAIN_GRPO, "optimizer": {"lr": 5e-3}, "run": {"steps": 5}, **sections},
     )
     tasks = [Task(f"t{i}", "?", ("x",), metadata={"kind": KINDS[i % 4]}) for i in range(32)]
     folder = RunFolder.create(out, recipe.dump())
@@ -113,7 +109,6 @@ async def test_a_healthy_run_says_nothing_but_its_first_rollout(qwen2: Path, tmp
     assert build_summary(RunFolder(tmp_path))["health"] == {"0": []}
 
 
-PLAIN_GRPO = {"name": "grpo", "kl_loss_coef": 0, "rows": "segment"}
 SECTIONS: dict[str, dict[str, Any]] = {
     "inverted for a kind": {"optimizer": {"lr": 0.03}, "algorithm": PLAIN_GRPO | {"std_normalization": False}},
     "learning rate too high": {"optimizer": {"lr": 1e6}},
