@@ -33,6 +33,7 @@ from core.types import Completion, Row, Sampling, Task, Trajectory
 from tests import kit
 
 PROMPT = (1, 2)
+DR_GRPO = {"name": "dr_grpo", "loss_agg": "token", "max_response_length": None, "rows": "segment"}
 
 
 class SolverAndCritic(Method):
@@ -55,8 +56,7 @@ def make_recipe(model: Path, *, steps: int = 2, lora: Any = None, kl_coef: float
         data={"train": "none"},
         rollout={"tasks_per_step": 2, "group_size": 4, **sections.pop("rollout", {})},
         # Segments: the critic's prompt goes on from the solver's ids, and yet its row is its own.
-        algorithm={"name": "dr_grpo", "loss_agg": "token", "max_response_length": None, "rows": "segment"}
-        | {"kl_coef": kl_coef},
+        algorithm=DR_GRPO | {"kl_coef": kl_coef},
         inference={"kv_tokens": 1024, **sections.pop("inference", {})},
         run={"steps": steps, "eval_every": 0, "record_every": 1, "save_every": steps},
         roles={"critic": "trained"},

@@ -173,7 +173,8 @@ def make_graded_loop(model: Path, out: Path, held_out: Sequence[Any], steps: int
             return replace(trajectory, reward=reward)
 
     run = {"steps": steps, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
-    return (loop := make_loop(model, out, Graded(), run=run))
+    loop = make_loop(model, out, Graded(), run=run)
+    return loop
 
 
 async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Path, tmp_path: Path) -> None:

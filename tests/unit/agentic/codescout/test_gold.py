@@ -71,10 +71,7 @@ AFTER = {
     "shop/old.py": "A = 2\n",
     "notes.txt": "b\n",
 }
-PLACES = {
-    "modules": {"total", "Stock", "guarded", "gone"},
-    "functions": {"total", "Stock.count", "guarded", "gone"},
-}
+PLACES = {"modules": {"total", "Stock", "guarded", "gone"}, "functions": {"total", "Stock.count", "guarded", "gone"}}
 
 
 def commit(folder: Path, files: dict[str, str]) -> str:
@@ -169,11 +166,9 @@ def test_only_the_line_ends_of_python_count() -> None:
     assert compare("a.py", before, before.replace(b"return x", b"return -x"))["edited_entities"] == ["a.py:two"]
 
 
+ENTITIES = ["a/b.py:C.m", "a/b.py:f"]
 GOLD = [
-    {
-        "file": "a/b.py",
-        "changes": {"edited_modules": ["a/b.py:C", "a/b.py:f"], "edited_entities": ["a/b.py:C.m", "a/b.py:f"]},
-    },
+    {"file": "a/b.py", "changes": {"edited_modules": ["a/b.py:C", "a/b.py:f"], "edited_entities": ENTITIES}},
     {"file": "a/c.py", "changes": {"edited_modules": None, "edited_entities": None, "added_entities": ["a/c.py:g"]}},
 ]
 
