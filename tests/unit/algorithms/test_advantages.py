@@ -123,7 +123,6 @@ def test_whitened_advantages_that_are_equal_are_exactly_0():
 @pytest.mark.parametrize(("trained", "estimator"), [(False, "grpo"), (True, "gae")])
 def test_an_advantage_that_no_token_would_get_is_refused(trained: bool, estimator: AdvEstimator):
     turn = Turn("act", (1,), Completion((3,), (0.0,), "stop"), trained, advantage=1.0)
+    group = [Trajectory("t", (turn,), reward=1.0)]
     with pytest.raises(ValueError, match=r"turn 0 \(act\) has an advantage of its own, and"):
-        credit_turns(
-            [Trajectory("t", (turn,), reward=1.0)], [1.0], estimator, std_normalization=True, turn_coef=1.0, gamma=1.0
-        )
+        credit_turns(group, [1.0], estimator, std_normalization=True, turn_coef=1.0, gamma=1.0)

@@ -42,7 +42,7 @@ async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs
     [
         (
             "agentflow.planner.final={role: fixed, trained: true}",
-            "final has trained: true and role fixed, which is fro",
+            "planner.final has trained: true and role fixed, which is frozen",
         ),
         ("agentflow.planner.final={max_tokens: 5}", "agentflow.planner.final.role: missing"),
         ("agentflow.roles.executor={role: policy, tokenizer: x}", "leave `tokenizer` out"),

@@ -30,14 +30,11 @@ def test_problems_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_budget_is_that_of_every_call_of_the_policy() -> None:
-    recipe = {
-        "a": {"final": {"role": "policy", "max_tokens": 7}, "judge": {"role": "other", "max_tokens": 9}},
-        "b": 1,
-    }
-    assert cli.with_budget(recipe, 50) == {
-        "a": {"final": {"role": "policy", "max_tokens": 50}, "judge": {"role": "other", "max_tokens": 9}},
-        "b": 1,
-    }
+    def recipe(tokens: int) -> dict[str, Any]:
+        roles = {"final": {"role": "policy", "max_tokens": tokens}, "judge": {"role": "other", "max_tokens": 9}}
+        return {"a": roles, "b": 1}
+
+    assert cli.with_budget(recipe(7), 50) == recipe(50)
 
 
 def test_a_model_that_is_not_there_is_named_before_its_problems(
@@ -63,10 +60,8 @@ def test_problems_out_of_reach_are_told_with_the_option(tmp_path: Path, monkeypa
 async def test_a_methods_own_judge_is_kept_where_answers_need_no_box() -> None:
     log = {"answer": " **Answer:** 7 ", "graded_by": "same"}
     judged = Trajectory("p", (), "completed", 1.0, log=log)
-    assert await keep_verdict(Task("p", "q", ("7",)), judged) == (
-        judged,
-        {"answer": "**Answer:** 7", "graded_by": "same", "final": "**Answer:** 7"},
-    )
+    kept = {"answer": "**Answer:** 7", "graded_by": "same", "final": "**Answer:** 7"}
+    assert await keep_verdict(Task("p", "q", ("7",)), judged) == (judged, kept)
 
 
 @pytest.mark.parametrize("status", ["failed", "truncated"])

@@ -118,13 +118,8 @@ def test_cwe_goes_on_beyond_its_word_list() -> None:
 def item(number: int) -> dict[str, Any]:
     paragraphs = [[f"T{number}.{i}", [f"First {i}.", f" Second {i}.", f" Third {i}."]] for i in range(10)]
     facts = [[f"T{number}.2", 1], [f"T{number}.2", 2], [f"T{number}.7", 0]]
-    return {
-        "_id": f"id{number}",
-        "question": f"Q{number}?",
-        "answer": "yes",
-        "supporting_facts": facts,
-        "context": paragraphs,
-    }
+    said = {"_id": f"id{number}", "question": f"Q{number}?", "answer": "yes"}
+    return said | {"supporting_facts": facts, "context": paragraphs}
 
 
 def hub(record: dict[str, Any]) -> dict[str, Any]:
@@ -135,18 +130,10 @@ def hub(record: dict[str, Any]) -> dict[str, Any]:
 
 def task(record: dict[str, Any]) -> dict[str, Any]:
     paragraphs = [{"title": title, "sentences": sentences} for title, sentences in record["context"]]
-    return {
-        "task_id": record["_id"],
-        "question": record["question"],
-        "answers": [record["answer"]],
-        "metadata": {
-            "paragraphs": paragraphs,
-            "needles": [
-                {"key": title, "value": dict(record["context"])[title][number].strip()}
-                for title, number in record["supporting_facts"]
-            ],
-        },
-    }
+    texts = dict(record["context"])
+    needles = [{"key": title, "value": texts[title][n].strip()} for title, n in record["supporting_facts"]]
+    said = {"task_id": record["_id"], "question": record["question"], "answers": [record["answer"]]}
+    return said | {"metadata": {"paragraphs": paragraphs, "needles": needles}}
 
 
 @pytest.fixture
@@ -183,11 +170,8 @@ def test_gold_documents_are_marked_and_everywhere(file: Path) -> None:
         assert len({text.split("\n", 1)[1] for text in documents}) == 50
         index = task.metadata["index"]
         assert task.question == f"Q{index}?"
-        assert {(n["key"], n["value"]) for n in task.metadata["needles"]} == {
-            (f"T{index}.2", "Second 2."),
-            (f"T{index}.2", "Third 2."),
-            (f"T{index}.7", "First 7."),
-        }
+        facts = {(f"T{index}.2", "Second 2."), (f"T{index}.2", "Third 2."), (f"T{index}.7", "First 7.")}
+        assert {(n["key"], n["value"]) for n in task.metadata["needles"]} == facts
         for needle in task.metadata["needles"]:
             start = round(needle["depth"] * len(task.context))
             assert task.context[start:].split("\n", 2)[1] == needle["key"]

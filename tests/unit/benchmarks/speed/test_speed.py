@@ -19,11 +19,7 @@ from benchmarks.speed.workload import GenerationRequest, make_checkpoint, make_s
 from core.engine import weights
 from tests.kit import require
 
-REQUESTS = [
-    GenerationRequest((5, 6, 7), 4),
-    GenerationRequest(tuple(range(10, 40)), 9),
-    GenerationRequest((5, 6, 7), 1),
-]
+REQUESTS = [GenerationRequest(*r) for r in (((5, 6, 7), 4), (tuple(range(10, 40)), 9), ((5, 6, 7), 1))]
 
 
 @pytest.fixture(scope="module")
