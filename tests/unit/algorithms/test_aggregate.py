@@ -75,10 +75,6 @@ def test_cutting_a_rollout_into_more_rows_keeps_the_scale_of_its_tokens(batch: l
                 assert cut_scales[index] == pytest.approx(whole[index // 2])
 
 
-def test_numbers_by_hand() -> None:
+def test_a_constant_divides_each_rollouts_sum_however_many_rows_it_has() -> None:
     batch = [make_row(0, [1, 1]), make_row(0, [1, 0, 1]), make_row(1, [1]), make_row(2, [0])]
-    assert row_scales(batch, "rollout") == [1 / 8, 1 / 8, 1 / 2, 0]
-    assert row_scales(batch, "rollout_turn") == [1 / 8, 1 / 8, 1 / 2, 0]
-    assert row_scales(batch, "turn") == [1 / 6, 1 / 6, 1 / 3, 0]
-    assert row_scales(batch, "token") == [1 / 5, 1 / 5, 1 / 5, 0]
     assert row_scales(batch, "constant", 10) == [1 / 20, 1 / 20, 1 / 20, 0]

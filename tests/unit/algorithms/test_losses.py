@@ -47,16 +47,6 @@ def test_dual_clip_bounds_the_loss_of_negative_advantages_alone(log_ratio: float
         assert grad == 0
 
 
-def test_on_policy_gradient_is_minus_the_advantage_even_if_old_is_the_same_tensor() -> None:
-    logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
-    bounds = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
-    loss, clipped = clipped_policy_loss(logprobs - logprobs.detach(), torch.tensor([0.5, -1.5]), **bounds)
-    loss.sum().backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [-0.5, 1.5]
-    assert not clipped.any()
-
-
 @pytest.mark.parametrize("kind", ["k1", "k3"])
 def test_k1_and_k3_estimate_the_true_kl(kind: Any) -> None:
     policy = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
