@@ -251,16 +251,13 @@ async def test_a_question_of_any_length_reaches_a_program_by_file():
     questions = {"long": "long " * 40_000 + "7", "null": "a\0b 7", "short": "-x 7"}
     tasks = [Task(name, question, ("7",)) for name, question in questions.items()]
     read = f"import sys; sys.argv[1] = open(sys.argv[1]).read()\n{PROGRAM}"
-    for arguments, ended in (
-        ((read, "{question_file}"), ["completed"] * 3),
-        ((PROGRAM,), ["failed", "failed", "completed"]),
-    ):
+    by_name = ((PROGRAM,), ["failed", "failed", "completed"])
+    for arguments, ended in (((read, "{question_file}"), ["completed"] * 3), by_name):
         method = make_method(Command((sys.executable, "-c", *arguments)), model, max_context=400_000)
         done = await run_each(method, model, tasks)
         assert [trajectory.status for trajectory in done] == ended
-        assert [trajectory.reward for trajectory in done if trajectory.status == "completed"] == [1] * ended.count(
-            "completed"
-        )
+        rewards = [trajectory.reward for trajectory in done if trajectory.status == "completed"]
+        assert rewards == [1] * ended.count("completed")
     assert "write {question_file} into the command" in done[0].log["error"]
     assert "of 200001 bytes" in done[0].log["error"]
 

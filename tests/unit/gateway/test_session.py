@@ -27,11 +27,8 @@ from .agents import ECHOES, answer_calls, echo
 from .model import RandomModel, check, open_session
 from .templates import FORMATS, TEMPLATES, make_tokenizer
 
-SEARCH = ToolSchema(
-    "search",
-    "Search the web.",
-    {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}},
-)
+PROPERTIES = {"query": {"type": "string"}, "count": {"type": "integer"}}
+SEARCH = ToolSchema("search", "Search the web.", {"type": "object", "properties": PROPERTIES})
 HISTORIES = ("sampled", "template")
 
 

@@ -112,9 +112,8 @@ def compile_template(name: str) -> Any:
 def write(template: str, meant: Meant) -> str:
     """Return the reply as the template shows it."""
     calls = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in meant.calls]
-    shown = compile_template(template).render(
-        messages=[{"role": "assistant", "content": meant.text, "tool_calls": calls}]
-    )
+    message = {"role": "assistant", "content": meant.text, "tool_calls": calls}
+    shown = compile_template(template).render(messages=[message])
     return re.sub(r"<\|im_end\|>\n?\Z", "", re.sub(r"\A<\|im_start\|>assistant(<\|h\|>\n)?\n", "", shown))
 
 
@@ -151,13 +150,8 @@ def test_what_was_meant_comes_back_or_an_error_with_a_name(template: str, fuzz_c
     assert counts["read"] > 0.97 * fuzz_cases, counts
 
 
-PIECES = (
-    *TAGS,
-    "\n</parameter>\n",
-    "<function=write>\n<parameter=text>\n",
-    "\n</function>\n</tool_call>",
-    "<parameter=",
-)
+ENDS = ("\n</parameter>\n", "\n</function>\n</tool_call>")
+PIECES = (*TAGS, *ENDS, "<function=write>\n<parameter=text>\n", "<parameter=")
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -114,20 +114,16 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "learning rate too high": {"optimizer": {"lr": 1e6}},
 }
 """Holds what a disease needs in the recipe."""
+FAILING = Patient(**{f"{CALLS}search": 2.0, FAILED_CALLS: 2.0})
+IDLE = Patient(**{f"{CALLS}search": 0.0, f"{CALLS}python": 0.0})
 DISEASES: dict[str, tuple[Method, str, str]] = {
     "constant reward": (Patient(lambda task, share: 0.0), "rewards equal", "the reward 0, so no weight learns"),
     "inverted for a kind": (
         Patient(lambda task, share: 1 - share if task.metadata["kind"] == "word" else 3 * share),
         *("reward fell", "of the tasks of kind 'word' fell from 0."),
     ),
-    "tool that fails": (
-        Patient(**{f"{CALLS}search": 2.0, FAILED_CALLS: 2.0}),
-        *("tools failed", "every call of a tool failed"),
-    ),
-    "tool never called": (
-        Patient(**{f"{CALLS}search": 0.0, f"{CALLS}python": 0.0}),
-        *("tools unused", "offered are python, search"),
-    ),
+    "tool that fails": (FAILING, "tools failed", "every call of a tool failed"),
+    "tool never called": (IDLE, "tools unused", "offered are python, search"),
     "no end token": (Patient(ends=False), "replies cut", "100% of the replies run to their limit"),
     "reward is not a number": (
         Patient(lambda task, share: math.nan if task.metadata["kind"] == "word" else share),

@@ -91,9 +91,8 @@ async def test_each_row_trains_the_policy_that_sampled_it(qwen2: Path, tmp_path:
         alone, both = trainer.precise_weights(), read_weights(folder, model)
         for key, tensor in alone.items():
             torch.testing.assert_close(both[key], tensor.to(both[key]), atol=1e-6, rtol=1e-5, msg=f"{name}: {key}")
-    assert not torch.equal(
-        *(read_weights(f, model)["model.layers.0.self_attn.q_proj.weight"] for f in (checkpoint, checkpoint / "critic"))
-    )
+    both = (read_weights(folder, model) for folder in (checkpoint, checkpoint / "critic"))
+    assert not torch.equal(*(tensors["model.layers.0.self_attn.q_proj.weight"] for tensors in both))
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
