@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agentic.memagent.rollout import SPEC
+from agentic.memagent.rollout import SPEC, MemAgent
 from core.backends.slime import make_job
 from tests.contract.test_fixes import ROOT, parse_command
 
@@ -76,3 +78,7 @@ def test_every_key_that_the_cluster_page_sets_is_a_key_of_the_recipe() -> None:
     for row in rows:
         overrides = re.split(r" (?=[a-z_]+[.][a-z_.]+=)", row)
         SPEC.load("seed", [override.replace("=PATH", "=/x") for override in overrides])
+
+
+def test_the_readme_shows_the_rollout_of_memagent_as_it_is() -> None:
+    assert f"```python\n{textwrap.dedent(inspect.getsource(MemAgent.rollout))}```" in (ROOT / "README.md").read_text()

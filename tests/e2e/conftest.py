@@ -31,14 +31,8 @@ from core.worlds.needles import KEYS, VALUES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ANSWERS = VALUES[:4]
-MEMAGENT = {
-    "chunk_tokens": 48,
-    "max_memory_tokens": 6,
-    "max_final_tokens": 8,
-    "align": "sentence",
-    "prompt_style": "compact",
-    "prompt_order": "prefix_friendly",
-}
+MEMAGENT = {"chunk_tokens": 48, "max_memory_tokens": 6, "max_final_tokens": 8, "align": "sentence"}
+MEMAGENT |= {"prompt_style": "compact", "prompt_order": "prefix_friendly"}
 
 
 @pytest.fixture(scope="session")

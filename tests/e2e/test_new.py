@@ -1,4 +1,4 @@
-"""`tokentrue new` of a folder outside of this repository: its test passes, and it runs at its smallest scale."""
+"""`tokentrue new` of a folder outside of this repository runs and passes its test; so does the example in one file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.grpo_in_one_file import main
 from scripts import new
 from tests.e2e.conftest import environment
 from tests.e2e.test_tiny import SMALLEST
@@ -34,3 +35,15 @@ def test_a_method_of_ones_own_is_tested_trained_by_two_processes_and_evaluated(t
     summary = json.loads((elsewhere / "runs/debate-tiny/summary.json").read_text())
     assert (summary["method"], summary["seeds"]) == ("debate", [0, 1])
     assert summary["variants"].keys() >= {"trained", "untrained", "aimless"}
+
+
+@pytest.mark.e2e
+def test_the_example_runs_and_repeats(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for _ in range(2):
+        before, after = main(seed=0, cold_steps=8, steps=3, groups=2, size=4)
+        assert 0 <= before <= 1
+        assert 0 <= after <= 1
+        outputs.append(capsys.readouterr().out)
+    assert "step   2  reward" in outputs[0]
+    assert outputs[0] == outputs[1]

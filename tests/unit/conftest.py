@@ -157,14 +157,8 @@ def gradients(
 ) -> Any:
     """Return the gradient of one step by parameter name, as AdamW gets it."""
     model = weights.load(folder, device="cpu")
-    section = OptimizerSection(
-        lr=0.0,
-        weight_decay=0.0,
-        clip_grad=1e9,
-        bf16_autocast=False,
-        max_tokens_per_pack=max_tokens,
-        gradient_checkpointing=checkpointing,
-    )
+    still: Any = {"lr": 0.0, "weight_decay": 0.0, "clip_grad": 1e9, "bf16_autocast": False}
+    section = OptimizerSection(max_tokens_per_pack=max_tokens, gradient_checkpointing=checkpointing, **still)
     trainer = Trainer(model, section, **options)
     found = watch_gradients(trainer)
     trainer.grpo_step(rows)

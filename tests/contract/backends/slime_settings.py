@@ -11,6 +11,20 @@ from core.backends.slime.flags import ESTIMATORS
 HOOKS = "core.backends.slime.hooks"
 DATA_PARALLEL = 2
 """Ranks that slime splits a batch over."""
+UNSET = (
+    "router_policy sglang_config sglang_model_routers prefill_num_servers rollout_max_context_len "
+    "rollout_max_prompt_len rollout_stop rollout_stop_token_ids tool_key multimodal_keys apply_chat_template_kwargs "
+    "dump_details custom_reward_post_process_path dynamic_sampling_filter_path buffer_filter_path "
+    "rollout_sample_hook_path rollout_sample_filter_path rollout_all_samples_process_path rm_type reward_key "
+    "eval_reward_key eval_max_prompt_len save_debug_rollout_data load_debug_rollout_data log_reward_category"
+).split()
+OFF = (
+    "rollout_external use_distributed_post colocate offload_rollout rollout_skip_special_tokens rollout_shuffle "
+    "apply_chat_template partial_rollout mask_offpolicy_in_partial_rollout group_rm use_rollout_routing_replay "
+    "ci_test debug_train_only debug_rollout_only use_fault_tolerance use_wandb use_tensorboard "
+    "wandb_always_use_train_step log_passrate normalize_advantages calculate_per_token_loss balance_data "
+    "balance_by_flops"
+).split()
 
 
 def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: Path, **more: Any) -> Namespace:
@@ -21,39 +35,27 @@ def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: 
     host, _, port = url.removeprefix("http://").partition(":")
     rollout = recipe["rollout"]
     return Namespace(
-        **{
+        **dict.fromkeys(UNSET)
+        | dict.fromkeys(OFF, False)
+        | {
             "agentic_recipe": recipe,
             "hf_checkpoint": str(checkpoint),
             "sglang_router_ip": host,
             "sglang_router_port": int(port),
-            "router_policy": None,
             "sglang_server_concurrency": 64,
             "sglang_dp_size": 1,
-            "sglang_config": None,
-            "sglang_model_routers": None,
             "sglang_enable_deterministic_inference": True,
-            "rollout_external": False,
             "rollout_num_gpus": 0,
             "rollout_num_gpus_per_engine": 1,
             "rollout_num_engines": 1,
             "num_gpus_per_node": 8,
-            "prefill_num_servers": None,
-            "use_distributed_post": False,
-            "colocate": False,
-            "offload_rollout": False,
             "actor_num_nodes": 1,
             "actor_num_gpus_per_node": 1,
             "rollout_temperature": rollout["temperature"],
             "rollout_top_p": 1.0,
             "rollout_top_k": -1,
             "rollout_max_response_len": 1024,
-            "rollout_max_context_len": None,
-            "rollout_max_prompt_len": None,
-            "rollout_stop": None,
-            "rollout_stop_token_ids": None,
-            "rollout_skip_special_tokens": False,
             "rollout_seed": 42,
-            "rollout_shuffle": False,
             "rollout_batch_size": rollout["tasks_per_step"],
             "rollout_global_dataset": True,
             "n_samples_per_prompt": rollout["group_size"],
@@ -63,11 +65,6 @@ def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: 
             "input_key": "prompt",
             "label_key": "label",
             "metadata_key": "metadata",
-            "tool_key": None,
-            "multimodal_keys": None,
-            "apply_chat_template": False,
-            "apply_chat_template_kwargs": None,
-            "dump_details": None,
             "data_source_path": "slime.rollout.data_source.RolloutDataSourceWithBuffer",
             "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout",
             "eval_function_path": "slime.rollout.sglang_rollout.generate_rollout",
@@ -76,42 +73,13 @@ def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: 
             "custom_convert_samples_to_train_data_path": f"{HOOKS}.convert",
             "custom_rollout_log_function_path": f"{HOOKS}.rollout_log",
             "custom_eval_rollout_log_function_path": f"{HOOKS}.eval_log",
-            "custom_reward_post_process_path": None,
-            "dynamic_sampling_filter_path": None,
-            "buffer_filter_path": None,
-            "rollout_sample_hook_path": None,
-            "rollout_sample_filter_path": None,
-            "rollout_all_samples_process_path": None,
-            "partial_rollout": False,
-            "mask_offpolicy_in_partial_rollout": False,
-            "group_rm": False,
-            "rm_type": None,
-            "reward_key": None,
-            "eval_reward_key": None,
-            "use_rollout_routing_replay": False,
-            "ci_test": False,
             "eval_datasets": [],
-            "eval_max_prompt_len": None,
-            "debug_train_only": False,
-            "debug_rollout_only": False,
-            "use_fault_tolerance": False,
-            "save_debug_rollout_data": None,
-            "load_debug_rollout_data": None,
-            "use_wandb": False,
-            "use_tensorboard": False,
-            "wandb_always_use_train_step": False,
-            "log_reward_category": None,
-            "log_passrate": False,
             "advantage_estimator": ESTIMATORS[recipe["algorithm"]["loss_mode"]],
             "rewards_normalization": True,
             "grpo_std_normalization": recipe["algorithm"]["std_normalization"],
-            "normalize_advantages": False,
-            "calculate_per_token_loss": False,
             "use_dynamic_batch_size": True,
             "max_tokens_per_gpu": 512,
             "micro_batch_size": 1,
-            "balance_data": False,
-            "balance_by_flops": False,
             **more,
-        }
+        },
     )

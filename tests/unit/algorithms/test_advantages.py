@@ -71,10 +71,6 @@ def test_whitening_weighs_each_advantage_by_its_tokens(pairs: list[tuple[float, 
     assert whiten(values, [0] * len(values)) == [0.0] * len(values)
 
 
-def test_without_std_norm_the_reward_is_only_centred() -> None:
-    assert group_advantages([1.0, 0.0, None, 0.5], std_normalization=False) == [0.5, -0.5, None, 0.0]
-
-
 @settings(deadline=None)
 @given(groups, st.integers(2, 8))
 def test_the_kept_rollouts_have_the_largest_variance_of_all_subsets(group: list[float | None], count: int) -> None:
@@ -90,11 +86,6 @@ def test_a_step_trains_on_the_kept_rollouts_and_normalises_over_them() -> None:
     kept = keep_most_different([0.0, 1.0, 0.0, None, 0.0, 0.0], 2)
     assert kept == [0.0, 1.0, None, None, None, None]
     assert group_advantages(kept, std_normalization=False)[:3] == [-0.5, 0.5, None]
-
-
-def test_group_without_a_valid_rollout() -> None:
-    assert group_advantages([None, None], std_normalization=True) == [None, None]
-    assert group_advantages([], std_normalization=True) == []
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -123,7 +114,6 @@ def test_whitened_advantages_that_are_equal_are_exactly_0():
 @pytest.mark.parametrize(("trained", "estimator"), [(False, "grpo"), (True, "gae")])
 def test_an_advantage_that_no_token_would_get_is_refused(trained: bool, estimator: AdvEstimator):
     turn = Turn("act", (1,), Completion((3,), (0.0,), "stop"), trained, advantage=1.0)
+    group = [Trajectory("t", (turn,), reward=1.0)]
     with pytest.raises(ValueError, match=r"turn 0 \(act\) has an advantage of its own, and"):
-        credit_turns(
-            [Trajectory("t", (turn,), reward=1.0)], [1.0], estimator, std_normalization=True, turn_coef=1.0, gamma=1.0
-        )
+        credit_turns(group, [1.0], estimator, std_normalization=True, turn_coef=1.0, gamma=1.0)

@@ -22,20 +22,9 @@ from core.types import Sampling
 Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
 
 CELL = EvalCell(
-    variant="trained",
-    data="made-up",
-    length=0,
-    seed=0,
-    n=5,
-    model="m",
-    model_path="m",
-    sampling=Sampling(),
-    concurrency=2,
-    deadline_s=10.0,
-    settings={"method": {"budget": 7}, "weights": "abc"},
-    repeats=2,
-    stream="test",
-)
+    variant="trained", data="made-up", length=0, seed=0, n=5, model="m", model_path="m", sampling=Sampling(),
+    concurrency=2, deadline_s=10.0, settings={"method": {"budget": 7}, "weights": "abc"}, repeats=2, stream="test",
+)  # fmt: skip
 
 
 def make_sample(task_id: str, repeat: int, **fields: Any) -> Sample:

@@ -44,6 +44,9 @@ from .conftest import CELL, make_sample
 from .conftest import make_result as make_plain
 
 TASKS = [Task(f"t{i}", f"question {i}", (str(i),)) for i in range(5)]
+SHARED: dict[str, Any] = {
+    name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s", "repeats")
+}
 
 
 class Counting(Method):
@@ -145,13 +148,9 @@ def test_a_task_of_which_one_repeat_failed_is_among_the_failures() -> None:
 def test_a_pool_has_the_measures_that_all_its_results_have() -> None:
     """Or a task's turns would be those of one trial in a domain, and of all trials together in the pool."""
     columns = ({"turns": [3.0], "cost": [1.0]}, {"turns": [None]})
-    pool = pool_results(
-        [
-            make_plain("trained", f"d{i}", [1.0], measures=column, notes={"task_ids": [f"t{i}"]})
-            for i, column in enumerate(columns)
-        ],
-        "all",
-    )
+    ids = ({"task_ids": ["t0"]}, {"task_ids": ["t1"]})
+    results = [make_plain("trained", f"d{i}", [1.0], measures=columns[i], notes=ids[i]) for i in range(2)]
+    pool = pool_results(results, "all")
     assert (pool.measures, pool.scores) == ({"turns": [3.0, None]}, {"official": [1.0, 1.0]})
 
 
@@ -211,10 +210,9 @@ async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_i
         (tmp_path / name / "model.safetensors").write_bytes(bytes(100_000))
     roles = {"judge": f"model:{tmp_path / 'judge'}", "critic": "trained", "far": "model:owner/name"}
     models = EvalModels(make_recipe(Recipe, method="memagent", roles=roles), concurrency=1)
-    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s", "repeats")}
 
     def make_cell() -> EvalCell:
-        return models.make_cell(folder, str(tmp_path / "model"), settings={}, **shared)
+        return models.make_cell(folder, str(tmp_path / "model"), settings={}, **SHARED)
 
     assert (await run(folder, make_cell()))[1] == 10
     assert (await run(folder, make_cell()))[1] == 0
@@ -228,10 +226,9 @@ async def test_a_result_of_another_chat_template_is_not_shown_as_new(folder: Run
     template.parent.mkdir()
     template.write_text("{{ messages }}")
     models = EvalModels(make_recipe(Recipe, method="memagent"), concurrency=1)
-    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s", "repeats")}
 
     def make_cell() -> EvalCell:
-        return models.make_cell(folder, str(template.parent), settings={}, **shared)
+        return models.make_cell(folder, str(template.parent), settings={}, **SHARED)
 
     before = make_cell()
     old = replace(before, settings={"weights": before.settings["weights"]}, variant="of an earlier version")
@@ -285,10 +282,8 @@ def test_pass_at_keeps_its_precision() -> None:
 
 
 def test_repeats_that_are_missing_or_there_twice_are_refused() -> None:
-    assert group_repeats([("a", 1, "y"), ("a", 0, "x"), ("b", 0, "z"), ("b", 1, "w")]) == (
-        {"a": ["x", "y"], "b": ["z", "w"]},
-        2,
-    )
+    samples = [("a", 1, "y"), ("a", 0, "x"), ("b", 0, "z"), ("b", 1, "w")]
+    assert group_repeats(samples) == ({"a": ["x", "y"], "b": ["z", "w"]}, 2)
     with pytest.raises(ValueError, match="same samples"):
         group_repeats([("a", 0, 1), ("a", 1, 1), ("b", 0, 1)])
     with pytest.raises(ValueError, match="twice"):
@@ -364,12 +359,7 @@ def test_two_folders_of_one_name_are_two_models(tmp_path: Path) -> None:
     ],
 )
 def test_a_server_of_another_model_is_told(
-    scheme: str,
-    served: str,
-    named: str | None,
-    folder: RunFolder,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    scheme: str, served: str, named: str | None, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def evaluate(_: EvalPlan) -> str:
         return "evaluated"
@@ -389,9 +379,8 @@ def test_a_server_of_another_model_is_told(
             evaluator = Evaluator(heldout, lambda _, models=models: EvalPlan(folder, models, ()), evaluate)
             assert evaluator.main(["memagent", "--model", "Qwen/Qwen3-8B", "--policy-url", scheme + url]) == 0
     told = capsys.readouterr().err
-    assert told == (
-        f"warning: {scheme}{url} serves {named}; its scores count as those of Qwen/Qwen3-8B\n" if named else ""
-    ), "and a server that says nothing is no other"
+    warning = f"warning: {scheme}{url} serves {named}; its scores count as those of Qwen/Qwen3-8B\n"
+    assert told == (warning if named else ""), "and a server that says nothing is no other"
 
 
 async def test_a_call_has_the_time_of_its_sample() -> None:
@@ -401,12 +390,10 @@ async def test_a_call_has_the_time_of_its_sample() -> None:
 
 
 def test_the_number_format_is_a_condition_of_a_model_that_is_loaded_here(folder: RunFolder) -> None:
-    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s")}
-
     def conditions(dtype: str, **places: Any) -> dict[str, Any]:
         recipe = make_recipe(Recipe, method="memagent", model={"path": "none", "dtype": dtype})
         models = EvalModels(recipe, 1, **places)
-        return models.make_cell(folder, "m", settings={}, **shared).fingerprint
+        return models.make_cell(folder, "m", settings={}, **SHARED).fingerprint
 
     here = conditions("float32")
     changes = "settings.dtype was 'float32', is now 'bfloat16'"
@@ -422,10 +409,9 @@ def test_edited_code_of_a_reward_is_another_condition(
     file.write_text("def reward(task, text):\n    return 0.3\n")
     monkeypatch.syspath_prepend(tmp_path)
     recipe = make_recipe(Recipe, method="memagent", reward="reward_that_is_edited.reward")
-    shared = {name: getattr(CELL, name) for name in ("variant", "data", "n", "sampling", "deadline_s")}
 
     def conditions() -> dict[str, Any]:
-        cell = EvalModels(recipe, 1).make_cell(folder, "m", settings={}, **shared)
+        cell = EvalModels(recipe, 1).make_cell(folder, "m", settings={}, **SHARED)
         return flatten(cell.conditions)
 
     before = conditions()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pydantic import FilePath, PositiveInt
 
 from core.config import Recipe, RecipeError, Section
-from core.config.load import load
+from core.config.load import load, read_addresses
+from core.options import Device, Port, Share, argparse_type
 from tests.kit import make_recipe
 
 PRESET = """
@@ -44,9 +49,13 @@ def presets(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def read(presets: Path, overrides: Sequence[str] = (), preset: str = "small", **options: Any) -> DemoRecipe:
+    return load(DemoRecipe, presets, preset, overrides, **options)
+
+
 def refused(presets: Path, *overrides: str, preset: str = "small") -> str:
     with pytest.raises(RecipeError) as caught:
-        load(DemoRecipe, presets, preset, overrides)
+        read(presets, overrides, preset)
     return str(caught.value)
 
 
@@ -55,30 +64,23 @@ def refused(presets: Path, *overrides: str, preset: str = "small") -> str:
     [("1e-6", 1e-6), ("1E5", 1e5), ("5e-4", 5e-4), ("-1.5e+3", -1500.0), ("1.e-3", 1e-3), (".5e1", 5.0), ("2", 2)],
 )
 def test_numbers_with_an_exponent_are_numbers(presets, text, value):
-    recipe = load(DemoRecipe, presets, "small", [f"extra.rate={text}"])
+    recipe = read(presets, [f"extra.rate={text}"])
     assert recipe.extra == ExtraSection(rate=value)
 
 
 def test_overrides_reach_any_depth_and_make_sections(presets):
-    recipe = load(
-        DemoRecipe,
-        presets,
-        "small",
-        ["optimizer.lr=2e-5", "run.seeds=[1, 2]", "model.path=a=b", "extra.rate=1", "roles.judge=http://h:1"],
-    )
-    assert recipe.optimizer.lr == 2e-5
-    assert recipe.run.seeds == (1, 2)
-    assert recipe.model.path == "a=b"
-    assert recipe.extra == ExtraSection(rate=1.0)
-    assert recipe.roles == {"judge": "http://h:1"}
-    assert load(DemoRecipe, presets, "small", ["extra.rate=1", "extra=null"]).extra is None
+    words = "optimizer.lr=2e-5 run.seeds=[1,2] model.path=a=b extra.rate=1 roles.judge=http://h:1"
+    recipe = read(presets, words.split())
+    assert (recipe.optimizer.lr, recipe.run.seeds, recipe.model.path) == (2e-5, (1, 2), "a=b")
+    assert (recipe.extra, recipe.roles) == (ExtraSection(rate=1.0), {"judge": "http://h:1"})
+    assert read(presets, ["extra.rate=1", "extra=null"]).extra is None
 
 
 def test_the_dump_loads_as_the_same_recipe(presets, tmp_path):
-    recipe = load(DemoRecipe, presets, "small", ["extra.rate=1e-7"])
+    recipe = read(presets, ["extra.rate=1e-7"])
     again = tmp_path / "again.yaml"
     again.write_text(yaml.safe_dump(recipe.dump(), sort_keys=False))
-    assert load(DemoRecipe, presets, str(again)) == recipe
+    assert read(presets, preset=str(again)) == recipe
 
 
 def test_an_unknown_preset_names_the_known_ones(presets):
@@ -103,7 +105,7 @@ def test_an_unknown_key_names_the_nearest_known_one(presets, override, named):
 
 
 def test_a_named_algorithm_sets_what_the_preset_leaves_out(presets):
-    algorithm = load(DemoRecipe, presets, "small", ["algorithm.name=dapo"]).algorithm
+    algorithm = read(presets, ["algorithm.name=dapo"]).algorithm
     assert (algorithm.clip_ratio_high, algorithm.dynamic_sampling, algorithm.kl_loss_coef) == (0.28, True, 1e-3)
 
 
@@ -146,12 +148,11 @@ def test_the_override_or_the_file_is_blamed(presets):
 
 
 def test_a_recipe_of_another_method_is_told_before_its_sections(presets):
-    with pytest.raises(
-        RecipeError, match=r"small\.yaml: method is 'demo', and this is 'other'; run demo, or"
-    ) as caught:
-        load(DemoRecipe, presets, "small", ["demo.sise=3"], method="other")
+    told = r"small\.yaml: method is 'demo', and this is 'other'; run demo, or"
+    with pytest.raises(RecipeError, match=told) as caught:
+        read(presets, ["demo.sise=3"], method="other")
     assert "sise" not in str(caught.value)
-    assert load(DemoRecipe, presets, "small", method="demo").method == "demo"
+    assert read(presets, method="demo").method == "demo"
 
 
 @pytest.mark.parametrize("value", ["true", "on", "no"])
@@ -162,14 +163,14 @@ def test_a_truth_value_is_no_number(presets, value):
 
 
 def test_a_number_with_a_zero_before_it_is_decimal(presets):
-    assert load(DemoRecipe, presets, "small", ["run.steps=010"]).run.steps == 10
-    assert load(DemoRecipe, presets, "small", ["run.steps=1_0"]).run.steps == 10
+    assert read(presets, ["run.steps=010"]).run.steps == 10
+    assert read(presets, ["run.steps=1_0"]).run.steps == 10
     assert "run.steps" in refused(presets, "run.steps=0x10")
 
 
 def test_evaluation_needs_held_out_tasks(presets):
     assert "run.eval_every needs data.eval" in refused(presets, "data.eval=null", "run.eval_every=5")
-    assert load(DemoRecipe, presets, "small", ["data.eval=null"]).data.eval is None
+    assert read(presets, ["data.eval=null"]).data.eval is None
 
 
 @pytest.mark.parametrize(
@@ -211,9 +212,9 @@ def test_a_broken_file_is_named(presets, text, named):
 
 def test_a_decay_without_an_end_ends_with_the_run(presets):
     decay = "optimizer.lr_scheduler_type=linear"
-    constant, linear = load(DemoRecipe, presets, "small"), load(DemoRecipe, presets, "small", [decay])
+    constant, linear = read(presets), read(presets, [decay])
     assert (constant.optimizer.lr_decay_steps, linear.optimizer.lr_decay_steps) == (None, 5)
-    several = load(DemoRecipe, presets, "small", [decay, "run.steps=7", "algorithm.num_steps_per_rollout=3"])
+    several = read(presets, [decay, "run.steps=7", "algorithm.num_steps_per_rollout=3"])
     assert several.optimizer.lr_decay_steps == 21
     assert DemoRecipe.model_validate(linear.dump()) == linear
 
@@ -226,9 +227,7 @@ def test_a_rate_that_would_be_0_before_the_end_is_refused_with_both_keys(presets
 
 
 def test_a_rate_that_never_reaches_lr_is_a_departure(presets):
-    departures = [
-        load(DemoRecipe, presets, "small", [f"optimizer.lr_warmup_steps={n}"]).list_departures() for n in (5, 6)
-    ]
+    departures = [read(presets, [f"optimizer.lr_warmup_steps={n}"]).list_departures() for n in (5, 6)]
     assert [sum("the run ends before" in line for line in listed) for listed in departures] == [0, 1]
 
 
@@ -241,28 +240,20 @@ def test_groups_that_are_trained_whole_have_no_update_group_size():
 
 def test_the_best_checkpoint_needs_evaluations(presets):
     assert "run.keep=best needs held-out evaluations; set run.eval_every" in refused(presets, "run.keep=best")
-    assert load(DemoRecipe, presets, "small", ["run.keep=best", "run.eval_every=1"]).run.keep == "best"
+    assert read(presets, ["run.keep=best", "run.eval_every=1"]).run.keep == "best"
 
 
 def test_a_preset_holds_only_what_differs_from_the_one_that_it_extends(presets):
-    (presets / "other.yaml").write_text(
-        "extends: small\nfollows: somebody\nrun: {seeds: [3]}\nmodel: {dtype: bfloat16}\n"
-    )
-    recipe, below = load(DemoRecipe, presets, "other"), load(DemoRecipe, presets, "small")
-    assert (recipe.preset, recipe.follows, recipe.run.seeds, recipe.model.dtype) == (
-        "other",
-        "somebody",
-        (3,),
-        "bfloat16",
-    )
-    assert (recipe.run.steps, recipe.model.path, recipe.optimizer) == (
-        below.run.steps,
-        below.model.path,
-        below.optimizer,
-    )
+    text = "extends: small\nfollows: somebody\nrun: {seeds: [3]}\nmodel: {dtype: bfloat16}\n"
+    (presets / "other.yaml").write_text(text)
+    recipe, below = read(presets, preset="other"), read(presets)
+    found = (recipe.preset, recipe.follows, recipe.run.seeds, recipe.model.dtype)
+    assert found == ("other", "somebody", (3,), "bfloat16")
+    kept = [(each.run.steps, each.model.path, each.optimizer) for each in (recipe, below)]
+    assert kept[0] == kept[1]
     (presets / "other.yaml").write_text("extends: nothing\n")
     with pytest.raises(RecipeError, match=r"other\.yaml: extends: no preset .*nothing\.yaml"):
-        load(DemoRecipe, presets, "other")
+        read(presets, preset="other")
 
 
 def test_a_departure_has_the_values_of_the_run() -> None:
@@ -302,22 +293,11 @@ def test_what_an_estimator_would_ignore_is_refused(algorithm, message):
         make_recipe(Recipe, algorithm=algorithm)
 
 
-GROUP = {"tasks_per_step": 1, "group_size": 2}
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"rollout": {**GROUP, "top_k": 0}}, "top_k=0 leaves no token to sample; -1 switches it off"),
-        (
-            {"algorithm": {"name": "grpo", "kl_loss_coef": 0.1, "kl_loss_type": "k1"}},
-            "k1 has the same gradient whatever the start",
-        ),
-    ],
-)
-def test_what_would_teach_nothing_is_refused(sections, message):
-    with pytest.raises(ValueError, match=message):
-        make_recipe(Recipe, **sections)
+def test_what_would_teach_nothing_is_refused():
+    with pytest.raises(ValueError, match="top_k=0 leaves no token to sample; -1 switches it off"):
+        make_recipe(Recipe, rollout={"tasks_per_step": 1, "group_size": 2, "top_k": 0})
+    with pytest.raises(ValueError, match="k1 has the same gradient whatever the start"):
+        make_recipe(Recipe, algorithm={"name": "grpo", "kl_loss_coef": 0.1, "kl_loss_type": "k1"})
 
 
 def test_a_loss_whose_ratio_is_to_the_engine_corrects_old_rollouts_by_itself():
@@ -332,3 +312,50 @@ def test_a_loss_whose_ratio_is_to_the_engine_corrects_old_rollouts_by_itself():
 def test_a_trained_role_is_the_name_of_a_folder(role):
     with pytest.raises(ValueError, match="its checkpoint is a folder of that name; rename it"):
         make_recipe(Recipe, roles={role: "trained"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (PositiveInt, "-2", "greater than 0 (is '-2')"),
+        (PositiveInt, "many", "a valid integer, unable to parse"),
+        (Port, "99999", "less than or equal to 65535 (is '99999')"),
+        (Share, "2", "less than or equal to 1 (is '2')"),
+        (Device, "gpu", "'gpu' is neither auto, cpu, cuda nor cuda:N"),
+        (FilePath, "nofile", "does not point to a file (is 'nofile')"),
+    ],
+)
+def test_another_is_refused_under_the_name_of_its_option(
+    kind: Any, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--it", type=argparse_type(kind))
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--it", text])
+    error = capsys.readouterr().err
+    assert "argument --it: " in error
+    assert message in error
+
+
+def test_a_name_stands_for_the_address_of_its_service(tmp_path: Path) -> None:
+    path = tmp_path / "addresses.yaml"
+    path.write_text("retrieval: http://127.0.0.1:4000\n")
+    assert read_addresses("m.addresses", str(path))("{retrieval}/retrieve") == "http://127.0.0.1:4000/retrieve"
+    assert read_addresses("m.addresses", None)("http://127.0.0.1:1/x") == "http://127.0.0.1:1/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "m.addresses: .*No such file.*start the services"),
+        ("[", "is no YAML"),
+        ("- a", "must map names to URLs"),
+        ("experts: http://127.0.0.1:1", "no address of 'retrieval'.*it has experts"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "addresses.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(RecipeError, match=said):
+        read_addresses("m.addresses", str(path))("{retrieval}/retrieve")

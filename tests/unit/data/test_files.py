@@ -166,9 +166,8 @@ def test_several_splits_are_asked_for_by_name(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     both = datasets.DatasetDict({split: datasets.Dataset.from_list(GSM8K) for split in ("train", "test")})
     both.save_to_disk(str(tmp_path / "both"))
-    with pytest.raises(
-        DataError, match=rf"the splits test, train\. Fix: name one of them: ({tmp_path}/both/test)\.$"
-    ) as named:
+    told = rf"the splits test, train\. Fix: name one of them: ({tmp_path}/both/test)\.$"
+    with pytest.raises(DataError, match=told) as named:
         list(read_records(tmp_path / "both"))
     assert len(list(read_records(str(named.value).rpartition(" ")[2].rstrip(".")))) == 3
     save_files(tmp_path / "files")

@@ -149,11 +149,8 @@ def test_a_judge_can_compare_with_a_long_answer(tmp_path: Path) -> None:
 
 def test_what_is_not_used_is_told_once_with_its_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notes = Notes()
-    row = {
-        "prompt": [{**WHO, "name": "ann"}],
-        "reward_model": {"ground_truth": "Bob", "style": "rule"},
-        "ability": "qa",
-    }
+    row = {"prompt": [{**WHO, "name": "ann"}], "reward_model": {"ground_truth": "Bob", "style": "rule"}}
+    row |= {"ability": "qa"}
     read(tmp_path, row, {**row, "ability": None}, {"messages": [WHO, REPLY]}, {"q": "", **row}, notes=notes)
     notes.tell("x.jsonl")
     assert sorted(capsys.readouterr().err.splitlines()) == [

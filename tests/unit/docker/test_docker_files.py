@@ -74,6 +74,5 @@ def test_a_service_answers_its_own_machine_alone_unless_there_is_a_key(name):
     closed, opened = (shlex.split(expand(SERVICES[name]["command"], key)) for key in ("", "k"))
     assert closed[closed.index("--host") + 1] == "127.0.0.1"
     assert closed.count("--host") == 1
-    assert opened[len(closed) :] == ["--host", "0.0.0.0"] + (
-        ["--api-key-file", "/run/services.key"] if name == "retrieval" else ["--api-key", "k"]
-    )
+    key = ["--api-key-file", "/run/services.key"] if name == "retrieval" else ["--api-key", "k"]
+    assert opened[len(closed) :] == ["--host", "0.0.0.0", *key]

@@ -23,10 +23,7 @@ from tests.unit.train import test_optimizer
 from tests.unit.train.test_optimizer import needs_torchao
 from tests.unit.train.test_packing import make_rows
 
-pytestmark = [
-    pytest.mark.optional,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason=kit.CUDA),
-]
+pytestmark = [pytest.mark.optional, pytest.mark.skipif(not torch.cuda.is_available(), reason=kit.CUDA)]
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 
@@ -154,9 +151,8 @@ def test_autocast_and_bfloat16_weights_take_a_finite_step(any_model, compiled):
         model = weights.load(any_model, dtype, "cuda")
         trainer = Trainer(model, OptimizerSection(lr=1e-3, gradient_checkpointing=True), compiled=compiled)
         before = model.lm_head.weight.detach().clone()
-        stats = trainer.grpo_step(
-            [Row(tuple(range(20)), (1,) * 10, (-3.0,) * 10, a, rollout_id=0) for a in (1.0, -1.0)]
-        )
+        rows = [Row(tuple(range(20)), (1,) * 10, (-3.0,) * 10, a, rollout_id=0) for a in (1.0, -1.0)]
+        stats = trainer.grpo_step(rows)
         assert stats["nonfinite_steps"] == 0
         assert stats["grad_norm"] > 0
         assert not torch.equal(model.lm_head.weight, before)

@@ -85,13 +85,8 @@ class Orders:
         self.engine.set_weights(self.tensors[self.current])
 
     def run(self, count: int) -> None:
-        orders = {
-            self.step: 60,
-            self.abort: 5,
-            self.set_weights: 1,
-            self.engine.flush_cache: 1,
-            self.engine.release_cache: 1,
-        }
+        rare = dict.fromkeys((self.set_weights, self.engine.flush_cache, self.engine.release_cache), 1)
+        orders = {self.step: 60, self.abort: 5, **rare}
         while len(self.sampled_by) < count or self.engine.has_work():
             if len(self.sampled_by) < count and (not self.sampled_by or self.rng.random() < 0.4):
                 self.submit()

@@ -143,9 +143,8 @@ def test_a_checkpoint_holds_the_merged_model_and_adapters_that_peft_reads(any_mo
     theirs = PeftModel.from_pretrained(base, path / lora.FOLDER).eval()
     with torch.no_grad():
         torch.testing.assert_close(theirs(IDS[None]).logits[0, -1:], logits(model), atol=1e-5, rtol=0)
-    assert json.loads((path / lora.FOLDER / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
-        any_model
-    )
+    config = json.loads((path / lora.FOLDER / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(any_model)
 
 
 def test_broken_or_other_adapters_are_refused_by_name(qwen2, tmp_path):

@@ -92,9 +92,8 @@ def test_parts_grow_until_their_results_fit(interpreted, monkeypatch):
     batch = make_batch([200, 7], (4, 2, 16), torch.float32)
     # 200 tokens have 13, 7, 4, 2 or 1 parts as a part doubles. The results of a part are as large as the queries.
     launched = []
-    monkeypatch.setattr(
-        paged_attention, "_attend_part", Watched(paged_attention._attend_part, lambda grid: launched.append(grid[2]))
-    )
+    watched = Watched(paged_attention._attend_part, lambda grid: launched.append(grid[2]))
+    monkeypatch.setattr(paged_attention, "_attend_part", watched)
     for room in (13, 12, 5, 1, 0):
         monkeypatch.setattr(paged_attention, "PARTS_BYTES", room * batch[0].nbytes)
         torch.testing.assert_close(attend_pages(*batch), attend_exactly(*batch), atol=1e-6, rtol=1e-6)

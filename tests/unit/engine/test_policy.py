@@ -127,9 +127,8 @@ async def test_callers_that_come_go_abort_and_interrupt(policy, engine, qwen2):
 
     leavers = (leaver(number) for number in range(1, CALLS, 2))
     async with asyncio.timeout(30):
-        outcomes, *_ = await asyncio.gather(
-            asyncio.gather(*tasks, return_exceptions=True), interrupter(), interrupter(), *leavers
-        )
+        calls = asyncio.gather(*tasks, return_exceptions=True)
+        outcomes, *_ = await asyncio.gather(calls, interrupter(), interrupter(), *leavers)
     assert engine.intrusions == []
     assert exclusive == [False] * 30
     assert (threading.get_ident() in engine.step_threads) == (not policy.threaded)

@@ -144,18 +144,16 @@ class StatesKeepTheirOwners(PagesKeepTheirOwners):
 
 
 def test_states_keep_their_owners() -> None:
-    run_state_machine_as_test(
-        StatesKeepTheirOwners, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
-    )
+    few = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(StatesKeepTheirOwners, settings=few)
 
 
 def test_prompts_wait_for_each_other_only_when_they_share_a_page():
     cache = PagedCache(MODEL_CONFIG, 400, PAGE, torch.float32, torch.device("cpu"))
     scheduler = Scheduler(cache, 8, max_prefill_tokens=100)
     prompts = [(1,), (2,), (1, 2), (5,) * 9, (6,) * 9, (5,) * 10, (5,) * 4]
-    scheduler.waiting.extend(
-        Request(f"r{i}", prompt, Sampling(max_new_tokens=4), seed=0) for i, prompt in enumerate(prompts)
-    )
+    sampling = Sampling(max_new_tokens=4)
+    scheduler.waiting.extend(Request(f"r{i}", prompt, sampling, seed=0) for i, prompt in enumerate(prompts))
     _, prefill = scheduler.schedule()
     assert [request.request_id for request, _ in prefill] == ["r0", "r1", "r2", "r3", "r4", "r6"]
     assert [request.request_id for request in scheduler.waiting] == ["r5"]

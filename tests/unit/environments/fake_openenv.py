@@ -73,9 +73,8 @@ async def play(request: web.Request) -> web.WebSocketResponse:
 
 
 async def send(socket: web.WebSocketResponse, observation: dict[str, Any], reward: float | None, done: bool) -> None:
-    await socket.send_json(
-        {"type": "observation", "data": {"observation": observation, "reward": reward, "done": done}}
-    )
+    data = {"observation": observation, "reward": reward, "done": done}
+    await socket.send_json({"type": "observation", "data": data})
 
 
 def make_app() -> web.Application:

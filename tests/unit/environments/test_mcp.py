@@ -88,11 +88,9 @@ def reward(task: Task, answer: str) -> float:
 
 def load(**environment: Any) -> Any:
     agent = {"environment": {"kind": "mcp", "servers": {"disk": {"command": ["python"]}}, **environment}}
-    return SPEC.load("tiny", ["model.max_model_len=3000"]).model_copy(
-        update={
-            "agent": SPEC.load("tiny").agent.model_validate({"agents": {"x": {**agent, "reward": f"{HERE}.reward"}}})
-        }
-    )
+    recipe = SPEC.load("tiny", ["model.max_model_len=3000"])
+    section = recipe.agent.model_validate({"agents": {"x": {**agent, "reward": f"{HERE}.reward"}}})
+    return recipe.model_copy(update={"agent": section})
 
 
 def call(name: str, arguments: str = "{}") -> str:

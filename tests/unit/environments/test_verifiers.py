@@ -47,9 +47,7 @@ async def test_a_full_context_is_a_limit_and_a_taskset_without_rewards_gives_non
     played = object.__new__(VerifiersEnvironment)
     played.entry, played.name = VerifiersEntry(kind="verifiers", taskset={"id": "t"}), "t"
     played._tasks = [SimpleNamespace(data=SimpleNamespace(prompt_text="?"), key="k")]
-    played._environment, played._serving = (
-        SimpleNamespace(run_episode=run_episode),
-        asyncio.create_task(asyncio.sleep(0)),
-    )
+    played._environment = SimpleNamespace(run_episode=run_episode)
+    played._serving = asyncio.create_task(asyncio.sleep(0))
     outcome = await played(Task("1", "?", (), metadata={"index": 0, "key": "k"}), Endpoint("http://there", "key"))
     assert (outcome.truncated, outcome.reward) == (truncated, reward)

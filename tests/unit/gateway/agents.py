@@ -42,10 +42,8 @@ def echo(answer: Answer, how: str, rng: random.Random) -> WireMessage:
     if how == "drop reasoning":
         return replace(message, reasoning=None)
     if how == "reserialise":
-        calls = tuple(
-            replace(call, arguments=json.dumps(json.loads(call.arguments), sort_keys=True, indent=1))
-            for call in message.calls
-        )
+        written = [json.dumps(json.loads(call.arguments), sort_keys=True, indent=1) for call in message.calls]
+        calls = tuple(replace(call, arguments=text) for call, text in zip(message.calls, written, strict=True))
         return replace(message, calls=calls, reasoning=None)
     if how == "strip":
         return replace(message, text=f"  {message.text}\n", reasoning=message.reasoning and f"{message.reasoning} ")

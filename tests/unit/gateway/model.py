@@ -27,9 +27,9 @@ class RandomModel:
         self.thinking = thinking
         self.calling = calling
         self.rng = random.Random(seed)
-        self.opened = tokenizer.apply_chat_template(
-            [{"role": "user", "content": "-"}], tokenize=False, add_generation_prompt=True
-        ).endswith("<think>\n")
+        one = [{"role": "user", "content": "-"}]
+        shown = tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True)
+        self.opened = shown.endswith("<think>\n")
         self.policy = ScriptedPolicy(self.respond, logprob=-0.5)
 
     def respond(self, prompt_ids: Ids, sampling: Sampling) -> list[int]:
@@ -56,18 +56,16 @@ class RandomModel:
             return f"\n<tool_call>\n<function=search>\n{inner}</function>\n</tool_call>"
         key = "parameters" if self.call_format == "llama3_json" else "arguments"
         separators = self.rng.choice([(", ", ": "), (",", ":"), (" , ", " :  ")])
-        written = json.dumps(
-            {"name": "search", key: arguments}, separators=separators, ensure_ascii=self.rng.random() < 0.5
-        )
+        ascii_only = self.rng.random() < 0.5
+        written = json.dumps({"name": "search", key: arguments}, separators=separators, ensure_ascii=ascii_only)
         return written if self.call_format == "llama3_json" else f"\n<tool_call>\n{written}\n</tool_call>"
 
     def encode(self, text: str) -> list[int]:
         """Encode `text` in pieces of random length, which gives other tokens than encoding it at once."""
         ids: list[int] = []
         while text:
-            tag = next(
-                (tag for tag in ("<tool_call>", "</tool_call>", "<think>", "</think>") if text.startswith(tag)), ""
-            )
+            tags = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+            tag = next((tag for tag in tags if text.startswith(tag)), "")
             size = len(tag) or self.rng.randint(1, 6)
             if not tag and "<" in text[1:size]:
                 size = text.index("<", 1)

@@ -109,10 +109,7 @@ async def test_the_calls_of_each_offered_tool_are_counted():
     model = make_model()
     method = make_method(offer, model)
     (trajectory,) = await run_each(method, model, TASKS[:1])
-    assert {name: trajectory.metrics.get(f"calls_{name}") for name in ("search", "look_up")} == {
-        "search": 0.0,
-        "look_up": 0.0,
-    }
+    assert [trajectory.metrics.get(f"calls_{name}") for name in ("search", "look_up")] == [0.0, 0.0]
 
 
 async def test_an_agent_that_had_its_turns_is_truncated_and_graded():
@@ -220,10 +217,8 @@ async def test_an_agent_may_know_its_own_reward_which_a_reward_function_replaces
     graded = make_method(play, model)
     own = AgentMethod(play, None, model.tokenizer, graded.gateway.settings)
     done = await run_each(own, model, TASKS[:2])
-    assert [(t.reward, t.status, t.metrics["environment_score"]) for t in done] == [
-        (0.25, "completed", 3.0),
-        (0.25, "truncated", 3.0),
-    ]
+    ends = [(t.reward, t.status, t.metrics["environment_score"]) for t in done]
+    assert ends == [(0.25, "completed", 3.0), (0.25, "truncated", 3.0)]
     assert [t.reward for t in await run_each(graded, model, TASKS[:2])] == [1.0, 0.0]
 
 
@@ -253,22 +248,16 @@ async def test_a_failure_that_an_agent_names_keeps_its_name_and_a_reward_is_a_nu
 
 async def test_a_question_of_any_length_reaches_a_program_by_file():
     model = make_model()
-    tasks = [
-        Task("long", "long " * 40_000 + "7", ("7",)),
-        Task("null", "a\0b 7", ("7",)),
-        Task("short", "-x 7", ("7",)),
-    ]
+    questions = {"long": "long " * 40_000 + "7", "null": "a\0b 7", "short": "-x 7"}
+    tasks = [Task(name, question, ("7",)) for name, question in questions.items()]
     read = f"import sys; sys.argv[1] = open(sys.argv[1]).read()\n{PROGRAM}"
-    for arguments, ended in (
-        ((read, "{question_file}"), ["completed"] * 3),
-        ((PROGRAM,), ["failed", "failed", "completed"]),
-    ):
+    by_name = ((PROGRAM,), ["failed", "failed", "completed"])
+    for arguments, ended in (((read, "{question_file}"), ["completed"] * 3), by_name):
         method = make_method(Command((sys.executable, "-c", *arguments)), model, max_context=400_000)
         done = await run_each(method, model, tasks)
         assert [trajectory.status for trajectory in done] == ended
-        assert [trajectory.reward for trajectory in done if trajectory.status == "completed"] == [1] * ended.count(
-            "completed"
-        )
+        rewards = [trajectory.reward for trajectory in done if trajectory.status == "completed"]
+        assert rewards == [1] * ended.count("completed")
     assert "write {question_file} into the command" in done[0].log["error"]
     assert "of 200001 bytes" in done[0].log["error"]
 

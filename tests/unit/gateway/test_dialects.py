@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from core.gateway import gateway as server
-from core.gateway.messages import WireCall
+from core.gateway import openai_chat
+from core.gateway.bodies import parse_body
+from core.gateway.gateway import Codec
+from core.gateway.messages import GatewayError, WireCall, WireMessage
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 
-from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
+from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, WRITERS
 from .model import RandomModel
 from .templates import FORMATS, QWEN3, make_tokenizer
 from .test_gateway import finish, serve
@@ -137,10 +141,8 @@ async def test_a_full_context_is_said_in_the_clients_own_words(dialect: Any, str
     assert error["type"] == "invalid_request_error"
     if path == "/v1/messages":
         assert error["message"].startswith("prompt is too long: ")
-        found, more, limit, maximum = (
-            error["message"].removeprefix("prompt is too long: ").replace(" tokens", "").split()
-        )
-        assert (int(found) > 400, more, limit, maximum) == (True, ">", "300", "maximum")
+        found, *rest = error["message"].removeprefix("prompt is too long: ").replace(" tokens", "").split()
+        assert (int(found) > 400, rest) == (True, [">", "300", "maximum"])
         return
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == ("input" if "responses" in path else "messages")
@@ -233,15 +235,11 @@ async def test_of_parallel_calls_the_first_is_given_and_all_tokens_are_kept(name
 def echo(name: str, body: dict[str, Any], reply: Any, rewrite: Callable[[str], str]) -> dict[str, Any]:
     """Return the fields of a request that sends an answer back, with its arguments rewritten, and a tool's result."""
     if name == "responses":
-        items = [
-            {**item, "arguments": rewrite(item["arguments"])} if "arguments" in item else item
-            for item in reply["output"]
-        ]
-        results = [
-            {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}
-            for item in items
-            if "call_id" in item
-        ]
+        items = copy.deepcopy(reply["output"])
+        calls = [item for item in items if item["type"] == "function_call"]
+        for call in calls:
+            call["arguments"] = rewrite(call["arguments"])
+        results = [{"type": "function_call_output", "call_id": call["call_id"], "output": "ok"} for call in calls]
         return {"input": [*body["input"], *items, *results]}
     if name == "chat":
         message = copy.deepcopy(reply["choices"][0]["message"])
@@ -254,9 +252,8 @@ def echo(name: str, body: dict[str, Any], reply: Any, rewrite: Callable[[str], s
     for call in calls:
         call["input"] = json.loads(rewrite(json.dumps(call["input"])))
     answers = [{"type": "tool_result", "tool_use_id": call["id"], "content": "ok"} for call in calls]
-    return {
-        "messages": [*body["messages"], {"role": "assistant", "content": blocks}, {"role": "user", "content": answers}]
-    }
+    messages = [{"role": "assistant", "content": blocks}, {"role": "user", "content": answers}]
+    return {"messages": [*body["messages"], *messages]}
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -323,9 +320,8 @@ async def test_a_stream_that_fails_after_it_began_says_so_in_an_event(
 
     model.policy = Failing(lambda prompt, sampling: [])
     async with serve(model) as (_, client):
-        async with client.http.post(
-            client.base + path, json={"model": "policy", **write(HELLO), "stream": True}
-        ) as reply:
+        body = {"model": "policy", **write(HELLO), "stream": True}
+        async with client.http.post(client.base + path, json=body) as reply:
             assert reply.status == 200
             lines = [line for line in (await reply.text()).splitlines() if line.startswith("data: ")]
         events = [json.loads(line.removeprefix("data: ")) for line in lines]
@@ -353,9 +349,8 @@ async def test_items_that_are_named_by_their_ids_are_those_of_the_session() -> N
         named = [{"type": "item_reference", "id": item["id"]} for item in reply["output"]]
         for items in (named, named[1:], [*reply["output"][:2], *named[2:]]):
             await client.post("/v1/responses", {**body, "input": [*body["input"], *items, *outputs]})
-        error = await client.post(
-            "/v1/responses", {**body, "input": [{"type": "item_reference", "id": "msg_1"}, *body["input"]]}, status=404
-        )
+        unknown = [{"type": "item_reference", "id": "msg_1"}, *body["input"]]
+        error = await client.post("/v1/responses", {**body, "input": unknown}, status=404)
         assert "'msg_1'" in error["error"]["message"]
         finished = await finish(client, model)
     assert finished["counters"] == {"verbatim": 1, "reasoning_dropped": 1, "refused_item_not_found": 1}
@@ -389,3 +384,49 @@ async def test_fields_without_effect_are_accepted_and_a_strict_tool_is_noted(dia
         for _ in range(2):
             await client.post(path, {**body, "tools": [tool]})
         assert (await finish(client, model))["counters"] == {"strict_ignored": 1}
+
+
+BIG = 123456789012345678901234567890
+TEXTS = ("plain", "half of a character: \ud83d", '\u6f22\u5b57 \\ " \n', "x" * 10_000, "")
+
+
+def write_bodies(text: str) -> list[tuple[Codec, dict[str, Any]]]:
+    call = WireCall("c", "f", json.dumps({"n": BIG, "text": text}))
+    answer = WireMessage("assistant", text, calls=(call,))
+    messages = [WireMessage("user", text), answer, WireMessage("tool", text, call_id="c")]
+    return [(codec, {"model": "policy", **write(messages, random.Random(0))}) for codec, write in WRITERS.values()]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_bytes_and_values_are_the_same_request(text: str, ascii_only: bool) -> None:
+    for codec, body in write_bodies(text):
+        expected = codec.read_request(body)
+        written = json.dumps(body, ensure_ascii=ascii_only).encode(errors="replace")
+        if "\ud83d" in text and not ascii_only:
+            expected = codec.read_request(json.loads(written))
+        for _ in range(2):
+            assert codec.read_request(parse_body(written)) == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ('{"role": "ghost"}', "messages.1.role: 'ghost' is none of"),
+        ("7", "messages.1: must be a JSON object"),
+        ('{"role": "user", "content": "\\u12"}', "is no JSON"),
+        ('{"role": "user", "content": }', "body: is no JSON"),
+    ],
+)
+def test_an_item_that_is_refused_is_named_by_its_path_each_time(item: str, message: str) -> None:
+    good = '{"role": "user", "content": "good"}'
+    for _ in range(2):
+        with pytest.raises(GatewayError, match=message) as refusal:
+            openai_chat.read_request(parse_body(f'{{"model": "policy", "messages": [{good}, {item}]}}'.encode()))
+        assert refusal.value.status == 400
+
+
+@pytest.mark.parametrize("written", [b"", b"{", b'"\xff"', b"[" * 100_000, b"nan", b"1" * 5000])
+def test_what_is_no_json_is_refused(written: bytes) -> None:
+    with pytest.raises(GatewayError, match="body: is no JSON"):
+        parse_body(written)

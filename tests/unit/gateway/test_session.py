@@ -27,11 +27,8 @@ from .agents import ECHOES, answer_calls, echo
 from .model import RandomModel, check, open_session
 from .templates import FORMATS, TEMPLATES, make_tokenizer
 
-SEARCH = ToolSchema(
-    "search",
-    "Search the web.",
-    {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}},
-)
+PROPERTIES = {"query": {"type": "string"}, "count": {"type": "integer"}}
+SEARCH = ToolSchema("search", "Search the web.", {"type": "object", "properties": PROPERTIES})
 HISTORIES = ("sampled", "template")
 
 
@@ -39,6 +36,13 @@ def begin(history: str = "sampled", **options: Any) -> tuple[RandomModel, Gatewa
     """Return a random model of Qwen3's format, a session with it, and an agent's first message."""
     model = RandomModel(make_tokenizer("qwen3"), "hermes", **options)
     return model, open_session(model, history=history), [WireMessage("user", "hello")]
+
+
+def open_to(policies: Any, tokenizer: Any, sampling: Sampling | None = None, **settings: Any) -> GatewaySession:
+    """Open a session with one policy or with those of several roles."""
+    policies = policies if isinstance(policies, dict) else {"policy": policies}
+    wanted = SessionSettings(**{"max_context": 1000, **settings})
+    return GatewaySession("s", policies, Transcriber(tokenizer), wanted, sampling or Sampling())
 
 
 async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Answer:
@@ -58,9 +62,8 @@ async def test_the_prompt_is_the_templates_own_rendering(name, history):
     tokenizer = model.tokenizer
     for _ in range(8):
         answer = await ask(session, wire)
-        shown = tokenizer.apply_chat_template(
-            plain, tools=[SEARCH.to_openai()], tokenize=False, add_generation_prompt=True
-        )
+        tools = [SEARCH.to_openai()]
+        shown = tokenizer.apply_chat_template(plain, tools=tools, tokenize=False, add_generation_prompt=True)
         if history == "template" or not any("</think>" in str(message["content"]) for message in plain):
             assert tokenizer.decode(answer.prompt_ids) == shown
         following = answer_calls(answer, model.rng)
@@ -92,14 +95,9 @@ async def test_thoughts_that_the_template_drops_begin_a_new_row_for_each_message
 
 @pytest.mark.parametrize("how", ECHOES)
 async def test_how_an_answer_came_back_is_counted(how):
-    kinds = {
-        "drop reasoning": "reasoning_dropped",
-        "strip": "reserialised",
-        "marked": "verbatim",
-        "flatten": "flattened",
-    }
+    kinds = {"strip": "reserialised", "marked": "verbatim", "flatten": "flattened"}
+    kinds |= dict.fromkeys(("drop reasoning", "reserialise"), "reasoning_dropped")
     expected = "edited" if how.startswith("edit") else kinds.get(how, how)
-    expected = "reasoning_dropped" if how == "reserialise" else expected
     model, session, messages = begin(thinking=1.0, calling=1.0, seed=5)
     answer = await ask(session, messages)
     sent = echo(answer, how, model.rng)
@@ -149,10 +147,7 @@ async def test_a_call_that_was_cut_is_text():
     tokenizer = make_tokenizer("qwen3")
     ids = tokenizer.encode('I call <tool_call>\n{"name": "search", "argu', add_special_tokens=False)
     policy = ScriptedPolicy(lambda prompt, sampling: [*ids, *ids])
-    settings = SessionSettings(max_context=1000)
-    session = GatewaySession(
-        "s", {"policy": policy}, Transcriber(tokenizer), settings, Sampling(max_new_tokens=len(ids))
-    )
+    session = open_to(policy, tokenizer, Sampling(max_new_tokens=len(ids)))
     answer = await ask(session, [WireMessage("user", "hello")])
     assert (answer.completion.finish_reason, answer.message.calls) == ("length", ())
     assert "argu" in answer.message.text
@@ -165,9 +160,8 @@ async def test_a_call_that_was_cut_is_text():
 
 async def test_roles_come_from_the_models_name():
     model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=8)
-    settings = SessionSettings(max_context=1000, model_roles={"claude-haiku-*": "titles"})
-    policies = {"policy": model.policy, "judge": model.policy, "titles": model.policy}
-    session = GatewaySession("s", policies, Transcriber(model.tokenizer), settings, Sampling())
+    policies = dict.fromkeys(("policy", "judge", "titles"), model.policy)
+    session = open_to(policies, model.tokenizer, model_roles={"claude-haiku-*": "titles"})
     for name in ("policy", "gpt-5", "frozen:judge", "claude-haiku-4", "frozen:policy"):
         await session.ask(AgentRequest(name, (WireMessage("user", name),)))
     turns = session.finish().turns
@@ -197,7 +191,7 @@ async def test_of_requests_that_overlap_the_last_one_that_was_made_counts(ended,
             return await made[-1]
 
     tokenizer = make_tokenizer("qwen3")
-    session = GatewaySession("s", {"policy": Slow()}, Transcriber(tokenizer), SessionSettings(max_context=1000))
+    session = open_to(Slow(), tokenizer)
     asked = [
         asyncio.create_task(session.answer_all(AgentRequest("policy", (WireMessage("user", f"{n}"),))))
         for n in range(len(ended))
@@ -216,13 +210,7 @@ async def test_seeds_follow_the_prompt_and_not_the_order_of_arrival():
     model = RandomModel(make_tokenizer("qwen3"), "hermes", seed=9)
     seeds = []
     for order in (("a", "b"), ("b", "a")):
-        session = GatewaySession(
-            "s",
-            {"policy": model.policy},
-            Transcriber(model.tokenizer),
-            SessionSettings(max_context=1000),
-            Sampling(seed=1),
-        )
+        session = open_to(model.policy, model.tokenizer, Sampling(seed=1))
         for text in order:
             await session.answer_all(AgentRequest("policy", (WireMessage("user", text),)))
         seeds.append({call.prompt_ids: call.sampling.seed for call in model.policy.calls[-2:]})
@@ -239,8 +227,7 @@ async def test_an_answer_that_mentions_an_id_is_still_found_by_its_text():
         mentioned = answers[0].wire_id("call", 0) if answers else ""
         return tokenizer.encode(next(texts).replace("ID", mentioned), add_special_tokens=False)
 
-    settings = SessionSettings(max_context=1000)
-    session = GatewaySession("s", {"policy": ScriptedPolicy(respond)}, Transcriber(tokenizer), settings)
+    session = open_to(ScriptedPolicy(respond), tokenizer)
     messages = [WireMessage("user", "hello")]
     for _ in range(3):
         answers.append(await ask(session, messages))
@@ -330,8 +317,7 @@ async def test_an_aborted_call_leaves_no_turn():
         async def generate(self, prompt_ids, sampling, session=None):
             return Completion((1,), (0.0,), "abort")
 
-    tokenizer = make_tokenizer("qwen3")
-    session = GatewaySession("s", {"policy": AbortingPolicy()}, Transcriber(tokenizer), SessionSettings(1000))
+    session = open_to(AbortingPolicy(), make_tokenizer("qwen3"))
     with pytest.raises(GatewayError) as caught:
         await ask(session, [WireMessage("user", "hello")])
     assert caught.value.status == 503

@@ -178,9 +178,8 @@ def retokenised(policy: FakePolicy, line: Line, rng: Random) -> None:
     """The ids of a turn are those of its text encoded again, to another number: the mask and the rest move."""
     start, end = rng.choice(turn_spans(line))
     place = rng.randrange(start, end - 1)
-    letters = policy.tokenizer.convert_tokens_to_ids(
-        [*policy.tokenizer.convert_ids_to_tokens(line.response[place]), "a"]
-    )
+    tokens = policy.tokenizer.convert_ids_to_tokens(line.response[place])
+    letters = policy.tokenizer.convert_tokens_to_ids([*tokens, "a"])
     line.response[place : place + 1] = letters
     extra = len(letters) - 1
     line.mask[place:place] = [1] * extra

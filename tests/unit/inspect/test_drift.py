@@ -54,9 +54,8 @@ def write_record(path: Path, tokenizer: Any, batches: Sequence[Sequence[Record]]
 def as_samples(group: Group, task: Task, index: int) -> list[Sample]:
     samples = []
     for place, trajectory in enumerate(group):
-        sample = Sample(
-            group_index=index, index=place, prompt=task.question, label="x", metadata={"task_id": task.task_id}
-        )
+        named = {"task_id": task.task_id}
+        sample = Sample(group_index=index, index=place, prompt=task.question, label="x", metadata=named)
         fill_sample(sample, trajectory, None)
         samples.append(sample)
     return samples
@@ -390,13 +389,11 @@ def test_the_command_tells_yes_no_and_unreadable(
 ) -> None:
     rng, task = Random(0), make_task(0)
     group = conversation(policy, task, rng)
-    healthy = write_record(
-        tmp_path / "healthy.jsonl.gz", policy.tokenizer, [record_group(policy, task, group, STEP, rng)]
-    )
+    record = record_group(policy, task, group, STEP, rng)
+    healthy = write_record(tmp_path / "healthy.jsonl.gz", policy.tokenizer, [record])
     group[0] = shifted(policy, group[0], rng)
-    faulty = write_record(
-        tmp_path / "faulty.jsonl.gz", policy.tokenizer, [record_group(policy, task, group, STEP, rng)]
-    )
+    record = record_group(policy, task, group, STEP, rng)
+    faulty = write_record(tmp_path / "faulty.jsonl.gz", policy.tokenizer, [record])
     tokenizer = ["--tokenizer", str(model)]
     assert main([str(healthy), *tokenizer]) == 0
     assert "2 rollouts with" in (output := capsys.readouterr().out)

@@ -41,13 +41,21 @@ def is_right(task: Task, answer: str) -> float:
     return float(answer.strip() in task.answers)
 
 
-def close(task: Task, answer: str, wrong: Callable[[float, float], bool]) -> float:
-    """Compare two numbers; `wrong` says whether they differ."""
-    try:
-        found, wanted = float(answer), float(task.answers[0])
-    except ValueError:
-        return is_right(task, answer)
-    return 0.0 if wrong(found, wanted) else 1.0
+def compare(wrong: Callable[[float, float], bool]) -> Callable[[Task, str], float]:
+    """Make a reward that compares two numbers; `wrong` says whether they differ."""
+
+    def reward(task: Task, answer: str) -> float:
+        try:
+            return float(not wrong(float(answer), float(task.answers[0])))
+        except ValueError:
+            return is_right(task, answer)
+
+    return reward
+
+
+def read_as(change: Callable[[str], str]) -> Callable[[Task, str], float]:
+    """Make a reward that reads an answer as what `change` makes of it."""
+    return lambda task, answer: is_right(task, change(answer))
 
 
 def evaluate(task: Task, answer: str) -> float:
@@ -88,95 +96,74 @@ def lose_patience() -> Callable[[Task, str], float]:
     return lambda task, answer: is_right(task, answer) if next(calls) % 7 else 0.5
 
 
-Planted = tuple[Callable[[Task, str], Any], set[str], list[Task]]
 OURS = list(TASKS[:6])
-PLANTED: dict[str, Planted] = {
-    "everything pays": (lambda task, answer: 1.0, {"wrong-answer"}, OURS),
-    "the answer in the reply": (lambda task, answer: task.answers[0] in answer, {"several-answers", "hidden"}, OURS),
-    "the reply in the answer": (lambda task, answer: answer in task.answers[0], {"empty", "part"}, OURS),
+TASKS_OF: dict[str, list[Task]] = {
+    **dict.fromkeys(("an absolute tolerance", "letters in any order", "much alike"), REPORTED),
+    **{name: list(TASKS[:3]) for name in ("any number of the reply", "it raises")},
+    "the exit code decides": [ADD],
+    "a slow expression": OURS[:1],
+    "one accepted answer of two": [TASKS[6]],
+    "a label that nothing equals": [DATED],
+}
+"""Holds the tasks on which a hole shows that is none on OURS."""
+PLANTED: dict[str, tuple[Callable[[Task, str], Any], set[str]]] = {
+    "everything pays": (lambda task, answer: 1.0, {"wrong-answer"}),
+    "the answer in the reply": (lambda task, answer: task.answers[0] in answer, {"several-answers", "hidden"}),
+    "the reply in the answer": (lambda task, answer: answer in task.answers[0], {"empty", "part"}),
     "as far as the shorter goes": (
         lambda task, answer: all(a == b for a, b in zip(answer, task.answers[0], strict=False)),
         {"empty", "part"},
-        OURS,
     ),
-    "the answer begins the reply": (lambda task, answer: answer.startswith(task.answers[0]), {"changed"}, OURS),
-    "an absolute tolerance": (
-        lambda task, answer: close(task, answer, lambda a, b: abs(a - b) > 1e-6),
-        {"changed"},
-        REPORTED,
-    ),
-    "a comparison with NaN": (
-        lambda task, answer: close(task, answer, lambda a, b: abs(a - b) > 1e-6),
-        {"not-a-number"},
-        OURS,
-    ),
-    "digits after the point are cut": (
-        lambda task, answer: close(task, answer, lambda a, b: not math.isfinite(a) or int(a) != int(b)),
-        {"changed"},
-        OURS,
-    ),
-    "any number of the reply": (
-        lambda task, answer: float(task.answers[0]) in numbers(answer),
-        {"several-answers"},
-        list(TASKS[:3]),
-    ),
-    "any box of the reply": (lambda task, answer: task.answers[0] in boxes(answer), {"several-answers"}, OURS),
-    "a box in a thought": (lambda task, answer: is_right(task, "".join(boxes(answer)[-1:])), {"hidden"}, OURS),
-    "it is evaluated": (evaluate, {"expression"}, OURS),
-    "raised digits are folded": (
-        lambda task, answer: is_right(task, unicodedata.normalize("NFKC", answer)),
-        {"look-alike"},
-        OURS,
-    ),
-    "NaN for no answer": (lambda task, answer: is_right(task, answer) if answer.strip() else math.nan, {"empty"}, OURS),
-    "it raises": (lambda task, answer: float(answer) == float(task.answers[0]), {"empty", "odd-text"}, list(TASKS[:3])),
+    "the answer begins the reply": (lambda task, answer: answer.startswith(task.answers[0]), {"changed"}),
+    "an absolute tolerance": (compare(lambda a, b: abs(a - b) > 1e-6), {"changed"}),
+    "a comparison with NaN": (compare(lambda a, b: abs(a - b) > 1e-6), {"not-a-number"}),
+    "digits after the point are cut": (compare(lambda a, b: not math.isfinite(a) or int(a) != int(b)), {"changed"}),
+    "any number of the reply": (lambda task, answer: float(task.answers[0]) in numbers(answer), {"several-answers"}),
+    "any box of the reply": (lambda task, answer: task.answers[0] in boxes(answer), {"several-answers"}),
+    "a box in a thought": (read_as(lambda answer: "".join(boxes(answer)[-1:])), {"hidden"}),
+    "it is evaluated": (evaluate, {"expression"}),
+    "raised digits are folded": (read_as(lambda answer: unicodedata.normalize("NFKC", answer)), {"look-alike"}),
+    "NaN for no answer": (lambda task, answer: is_right(task, answer) if answer.strip() else math.nan, {"empty"}),
+    "it raises": (lambda task, answer: float(answer) == float(task.answers[0]), {"empty", "odd-text"}),
     "length pays": (
         lambda task, answer: is_right(task, answer.split()[-1] if answer.split() else "") + min(1, len(answer) / 1e4),
         {"length"},
-        OURS,
     ),
-    "every box pays": (pay_forms, {"many-forms"}, OURS),
+    "every box pays": (pay_forms, {"many-forms"}),
     "words of a judge pay": (
         lambda task, answer: is_right(task, answer) or "correct" in answer.lower(),
         {"persuasion"},
-        OURS,
     ),
-    "a judge that obeys": (ask_judge, {"persuasion"}, OURS),
-    "the exit code decides": (run_program, {"injected-tests"}, [ADD]),
+    "a judge that obeys": (ask_judge, {"persuasion"}),
+    "the exit code decides": (run_program, {"injected-tests"}),
     "letters in any order": (
         lambda task, answer: sorted(answer.replace(" ", "")) == sorted(task.answers[0]),
         {"scrambled"},
-        REPORTED,
     ),
     "much alike": (
         lambda task, answer: difflib.SequenceMatcher(None, answer, task.answers[0]).ratio() > 0.8,
         {"changed"},
-        REPORTED,
     ),
-    "it keeps state": (keep_state(), {"changed", "markup"}, OURS),
-    "it changes its mind": (lose_patience(), {"steady"}, OURS),
+    "it keeps state": (keep_state(), {"changed", "markup"}),
+    "it changes its mind": (lose_patience(), {"steady"}),
     "a slow expression": (
         lambda task, answer: bool(re.fullmatch(r"(a+)+", answer)) or is_right(task, answer),
         {"huge"},
-        OURS[:1],
     ),
-    "one accepted answer of two": (lambda task, answer: answer == task.answers[0], {"right-answer"}, [TASKS[6]]),
+    "one accepted answer of two": (lambda task, answer: answer == task.answers[0], {"right-answer"}),
     "a label that nothing equals": (
         lambda task, answer: numbers(answer) == numbers(task.answers[0]) if len(answer) < 9 else 0.0,
         {"right-answer"},
-        [DATED],
     ),
     "words of the question pay": (
         lambda task, answer: is_right(task, answer) or len({*answer.split()} & {*task.question.split()}) / 20,
         {"question"},
-        OURS,
     ),
     "silence pays more than a mistake": (
         lambda task, answer: 0.0 if not answer.strip() else 2 * is_right(task, answer) - 1,
         {"empty"},
-        OURS,
     ),
-    "one constant pays": (lambda task, answer: is_right(task, answer) or answer.endswith("yes"), {"constant"}, OURS),
+    "one constant pays": (lambda task, answer: is_right(task, answer) or answer.endswith("yes"), {"constant"}),
 }
 GOOD: dict[str, Callable[[Task, str], Any]] = {
     "exact": rewards.exact,
@@ -203,14 +190,15 @@ def attack(
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_hole_is_found(name: str) -> None:
-    reward, expected, tasks = PLANTED[name]
-    found = {finding.name for finding in attack(reward, tasks).values() if finding.verdict.isupper()}
+    reward, expected = PLANTED[name]
+    findings = attack(reward, TASKS_OF.get(name, OURS)).values()
+    found = {finding.name for finding in findings if finding.verdict.isupper()}
     assert found >= expected
 
 
 def test_more_than_twenty_holes_are_planted_and_every_attack_finds_one() -> None:
     assert len(PLANTED) >= 20
-    expected = set.union(*(expected for _, expected, _ in PLANTED.values()))
+    expected = set.union(*(expected for _, expected in PLANTED.values()))
     names = set(attack(is_right, OURS))
     assert names - expected == {"other-signs"}
 

@@ -120,9 +120,8 @@ def test_the_worst_begin_with_a_right_answer_without_a_reward(tmp_path: Path) ->
     assert main([str(tmp_path / "r.jsonl.gz"), "--worst", "4"]) == 0
     rollouts = unpack((tmp_path / "view.html").read_text())["rollouts"]
     doubt = "the answer equals an accepted answer, reward"
-    assert [(one["reward"], one["doubt"]) for one in rollouts] == [
-        *((-1.0, f"{doubt} -1"), (0.0, f"{doubt} 0"), (None, ""), (-1.0, ""))
-    ]
+    shown = [(one["reward"], one["doubt"]) for one in rollouts]
+    assert shown == [(-1.0, f"{doubt} -1"), (0.0, f"{doubt} 0"), (None, ""), (-1.0, "")]
 
 
 def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -243,12 +244,18 @@ class SlowCheck:
                 raise PolicyError("engine", "old weights")
 
 
-async def test_a_server_gets_no_calls_before_its_new_weights_are_checked(pool, hosts, models) -> None:
+async def update_slowly(pool: ServerPool, hosts: list[ModelHost], models: tuple[Path, Path]) -> tuple[SlowCheck, Any]:
+    """Give the hosts new weights, of which the check of the first is not over; it has the session `at home`."""
     await pool.update_weights(models[0], 1)
-    await call(pool, "at home")  # on the first host
+    await call(pool, "at home")
     check = SlowCheck(hosts[0], passes=True)
     update = asyncio.create_task(pool.update_weights(models[1], 2, check))
     await until(lambda: all(host.engine.weight_version.endswith("-2") for host in hosts))
+    return check, update
+
+
+async def test_a_server_gets_no_calls_before_its_new_weights_are_checked(pool, hosts, models) -> None:
+    check, update = await update_slowly(pool, hosts, models)
     stays = asyncio.create_task(call(pool, "at home"))
     assert {await call(pool) for _ in range(6)} == {"2"}
     assert (hosts[0].calls, stays.done()) == (1, False)
@@ -258,11 +265,7 @@ async def test_a_server_gets_no_calls_before_its_new_weights_are_checked(pool, h
 
 
 async def test_a_session_moves_when_its_server_takes_long_over_new_weights(pool, hosts, models, monkeypatch) -> None:
-    await pool.update_weights(models[0], 1)
-    await call(pool, "at home")  # on the first host
-    check = SlowCheck(hosts[0], passes=True)
-    update = asyncio.create_task(pool.update_weights(models[1], 2, check))
-    await until(lambda: all(host.engine.weight_version.endswith("-2") for host in hosts))
+    check, update = await update_slowly(pool, hosts, models)
     monkeypatch.setattr(pool, "_timeout_s", 1.0)
     assert [await call(pool, "at home") for _ in range(2)] == ["2", "2"]
     assert (hosts[0].calls, pool.left_out) == (1, 0)

@@ -38,9 +38,8 @@ def run(empty: RunFolder) -> RunFolder:
         for step in range(1, 21):
             reward = 0.95 - 0.5 * math.exp(-step / 5) + rng.gauss(0, 0.04)
             failures = {"timeout": int(step == 20)}
-            metrics.append(
-                {"stage": "train", "step": step, "reward": reward, "loss": 0.1, "seconds": 2.7, "failures": failures}
-            )
+            measured = {"reward": reward, "loss": 0.1, "seconds": 2.7, "failures": failures}
+            metrics.append({"stage": "train", "step": step, **measured})
         metrics.append({"stage": "eval", "step": 20, "score_480": 0.9, "score_7680": 0.8})
         answers = ("\\boxed{harbor}", "\\boxed{willow}")
         record_texts(empty.rollouts_path(seed), 20, [write_rollout(answer) for answer in answers])

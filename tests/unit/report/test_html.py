@@ -78,9 +78,8 @@ def test_a_hostile_recipe_is_escaped(empty: RunFolder, hostile: str) -> None:
 def test_the_figures_at_the_top_show_every_variant(empty: RunFolder) -> None:
     names = ["trained", *(f"baseline-{letter}" for letter in "abcdefghij")]
     for name in names:
-        empty.save_evaluation(
-            EvalResult(name, "dev", 0, 0, 1, {"official": [1.0]}, [1], [0], 1.0, measures={"calls_x": [1]})
-        )
+        right = {"official": [1.0]}
+        empty.save_evaluation(EvalResult(name, "dev", 0, 0, 1, right, [1], [0], 1.0, measures={"calls_x": [1]}))
     write_report(empty)
     text = (empty.path / "report.html").read_text()
     for start in ("Bars: ", "Stacked bars: "):

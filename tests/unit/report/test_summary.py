@@ -77,20 +77,12 @@ def test_measures_are_means_over_the_tasks_that_have_them_and_are_split_by_label
 def test_a_measure_that_a_seed_lacks_is_0_for_its_tasks_that_did_not_fail(empty: RunFolder) -> None:
     """One of seven tasks ended at a limit, in the one seed that has the measure; the eighth task failed."""
     turns = [1.0, 1.0, 1.0, 1.0]
-    empty.save_evaluation(
-        result(
-            "trained",
-            0,
-            [1.0] * 4,
-            0,
-            measures={"turns": turns, "end_limit": [1.0, 0, 0, 0], "answer_logprob": [-2.0, None, None, None]},
-        )
-    )
+    ends = {"end_limit": [1.0, 0, 0, 0], "answer_logprob": [-2.0, None, None, None]}
+    empty.save_evaluation(result("trained", 0, [1.0] * 4, 0, measures={"turns": turns, **ends}))
     empty.save_evaluation(result("trained", 0, [1.0] * 4, 1, measures={"turns": [*turns[:3], None]}))
     measures = build_summary(empty)["variants"]["trained"]["0"]["measures"]
-    assert (measures["end_limit"], measures["answer_logprob"]) == (1 / 7, -2.0), (
-        "who has no answer is not certain of it"
-    )
+    assert measures["end_limit"] == 1 / 7
+    assert measures["answer_logprob"] == -2.0, "who has no answer is not certain of it"
 
 
 def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFolder) -> None:
@@ -164,9 +156,8 @@ def test_a_report_says_which_seeds_have_not_finished_training(empty: RunFolder) 
     empty.rejection_path(3).mkdir(parents=True)  # a baseline, or a backend that keeps its checkpoints elsewhere
     (empty.rejection_path(3) / "rollouts.jsonl").write_text('{"step": 1}\n')
     write_report(empty)
-    assert "- seed 1 has not finished training; its newest checkpoint is step-000015" in (
-        text := (empty.path / "table.md").read_text()
-    )
+    text = (empty.path / "table.md").read_text()
+    assert "- seed 1 has not finished training; its newest checkpoint is step-000015" in text
     assert "- seed 2 has not finished training; its newest checkpoint is not there yet" in text
     assert "seed 0" not in text
     assert "seed 3 has" not in text
@@ -187,11 +178,8 @@ def test_what_was_evaluated_of_a_run_is_measured_by_what_has_trained(empty: RunF
 
 def test_what_the_seeds_of_a_number_do_not_share_is_told(empty: RunFolder) -> None:
     for seed in range(3):
-        settings = {
-            "memagent": {"max_chunks": 8 - seed // 2},
-            "weights": f"{seed}",
-            **({} if seed else {"window": "5"}),
-        }
+        window = {} if seed else {"window": "5"}
+        settings = {"memagent": {"max_chunks": 8 - seed // 2}, "weights": f"{seed}", **window}
         scores = [1.0] * (1 + seed // 2)
         empty.save_evaluation(result("trained", 500, scores, seed, sampling={"temperature": 1.0}, settings=settings))
     empty.save_evaluation(result("untrained", 500, [0.0], 1))

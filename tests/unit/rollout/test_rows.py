@@ -77,9 +77,8 @@ def test_credit_is_the_trajectorys_advantage_whole_or_in_equal_parts(groups, std
     flat = [t for group in groups for t in group]
     for group in groups:
         rewards = [t.reward if t.status != "failed" else None for t in group]
-        expected = dict(
-            zip(map(id, group), group_advantages(rewards, std_normalization=std_normalization), strict=True)
-        )
+        advantages = group_advantages(rewards, std_normalization=std_normalization)
+        expected = dict(zip(map(id, group), advantages, strict=True))
         for whole, part in zip(broadcast, split, strict=True):
             trajectory = flat[whole.rollout_id]
             if id(trajectory) in expected:

@@ -25,14 +25,10 @@ async def test_a_call_becomes_a_turn_with_the_very_ids():
     written = await turns.ask(policy, "update", [1, 2], 8, trained=False)
     answer = await turns.ask(policy, "final", [3], 1)
     assert (written.token_ids, answer.token_ids, answer.finish_reason) == ((1, 2, 9), (3,), "length")
-    assert [(t.role, t.prompt_ids, t.completion, t.trained) for t in turns.recorded] == [
-        ("update", (1, 2), written, False),
-        ("final", (3,), answer, True),
-    ]
-    assert [(call.sampling.max_new_tokens, call.session) for call in policy.calls] == [
-        (8, "conversation-1"),
-        (1, "conversation-1"),
-    ]
+    recorded = [(t.role, t.prompt_ids, t.completion, t.trained) for t in turns.recorded]
+    assert recorded == [("update", (1, 2), written, False), ("final", (3,), answer, True)]
+    calls = [(call.sampling.max_new_tokens, call.session) for call in policy.calls]
+    assert calls == [(8, "conversation-1"), (1, "conversation-1")]
 
 
 async def test_a_turn_says_when_it_began_and_ended_also_in_a_branch():

@@ -87,9 +87,8 @@ def run_group(
             history = opening if not straight and rng.random() < 0.2 else (*prompt, *completion.token_ids)
             result = encode_text(tokenizer, f"result {rng.randrange(100)} <|im_end|>")
             prompt = (*history, *middle, *result, *end)
-        group.append(
-            Trajectory(task.task_id, tuple(made), reward=float(rng.random() < 0.5), metrics={"turns": len(made)})
-        )
+        reward = float(rng.random() < 0.5)
+        group.append(Trajectory(task.task_id, tuple(made), reward=reward, metrics={"turns": len(made)}))
     return group
 
 

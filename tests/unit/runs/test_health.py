@@ -109,10 +109,8 @@ def test_a_step_that_does_not_tell_changes_nothing() -> None:
 def test_the_words_hold_the_numbers_and_what_to_try() -> None:
     health = Health(HealthSection())
     (line,) = health.update({"failed": 0.5, "failures/engine": 2, "failures/bad_task": 1})  # as slime has them
-    assert line == (
-        "warning, rollouts failed: 50% of the rollouts failed: 2 x engine, 1 x bad_task. Try: "
-        + FIXES["rollouts_failed"]
-    )
+    told = "warning, rollouts failed: 50% of the rollouts failed: 2 x engine, 1 x bad_task. Try: "
+    assert line == told + FIXES["rollouts_failed"]
 
 
 def test_only_skipped_steps_in_a_row_end_a_run() -> None:

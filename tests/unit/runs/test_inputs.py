@@ -40,10 +40,8 @@ def test_all_files_of_a_model_that_count_are_named(data: Path, folder: Path) -> 
         "model/config.json", "model/tokenizer.json", "model/chat_template.jinja", "model/model.safetensors",
     }  # fmt: skip
     assert "more/notes.md" in found
-    assert found["data.train"] == {
-        "size": 8,
-        "sha256": "c3f9c8c283a2b1f2f1896f27a01cbe3cddc0c9d93f752e4639035a0f5b36f6e8",
-    }
+    digest = "c3f9c8c283a2b1f2f1896f27a01cbe3cddc0c9d93f752e4639035a0f5b36f6e8"
+    assert found["data.train"] == {"size": 8, "sha256": digest}
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -86,9 +84,8 @@ def test_a_run_goes_on_with_other_files_only_when_it_is_told_to(tmp_path: Path, 
     run.open_metrics(0).append({"stage": "train", "step": 1})
     check()
     data.write_text("half")
-    with pytest.raises(
-        RunFolderError, match=r"(?s)data\.train: 24 bytes, .* before, 4 bytes.*--accept-changes"
-    ) as caught:
+    told = r"(?s)data\.train: 24 bytes, .* before, 4 bytes.*--accept-changes"
+    with pytest.raises(RunFolderError, match=told) as caught:
         check()
     assert "choose another --out" in str(caught.value)
     check(accept=True)

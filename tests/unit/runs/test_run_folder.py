@@ -56,9 +56,8 @@ def test_a_run_of_an_earlier_version_resumes_with_the_defaults_of_the_keys_that_
     folder = RunFolder.create(tmp_path, recipe.dump(), complete=recipe.complete)
     assert folder.config == old  # until the run writes its own
     offloaded = method_spec("memagent").load("tiny", ["optimizer.cpu_offload=true"])
-    with pytest.raises(
-        RunFolderError, match=r"1 key\(s\) differ:\n  optimizer.cpu_offload: False in the folder, True "
-    ):
+    told = r"1 key\(s\) differ:\n  optimizer.cpu_offload: False in the folder, True "
+    with pytest.raises(RunFolderError, match=told):
         RunFolder.create(tmp_path, offloaded.dump(), complete=recipe.complete)
 
 

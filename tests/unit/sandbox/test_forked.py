@@ -224,9 +224,8 @@ signal.pause()
 
 def test_a_fork_of_the_host_has_its_own_server(box: Sandbox) -> None:
     """Nor does it keep its parent's server alive."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
-    ) as host:
+    command, root = [sys.executable, "-c", HOST], Path(__file__).parents[3]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as host:
         assert host.stdout is not None
         server, fork = map(int, host.stdout.readline().split())
         assert kit.is_running(server)

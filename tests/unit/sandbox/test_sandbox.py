@@ -152,9 +152,8 @@ def test_kernel_that_forbids_user_namespaces_is_found_out() -> None:
         "from core.sandbox import Sandbox, SandboxUnavailable\n"
         "try: Sandbox()\nexcept SandboxUnavailable as problem: print(problem)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False
-    )
+    command, root = [sys.executable, "-c", script], Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert "landlock: user namespaces: " in done.stdout, done.stderr
     assert "user.max_user_namespaces" in done.stdout
 

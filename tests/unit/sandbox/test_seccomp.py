@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 
 import pytest
@@ -10,6 +11,7 @@ from core.sandbox.seccomp import MACHINES, allowed_calls, compile_filter, other_
 
 ALLOW, SKIP, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x00050001, 0x80000000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+JUMPS = {0x15: operator.eq, 0x25: operator.gt, 0x35: operator.ge, 0x45: operator.and_}
 IOCTL = {"x86_64": 16, "aarch64": 29}
 FCNTL = {"x86_64": 72, "aarch64": 25}
 FORBIDDEN = {
@@ -29,13 +31,7 @@ def verdict(program: bytes, number: int, arch: int, argument: int = 0, fourth: i
         if code == 0x20:
             accumulator = struct.unpack_from("=I", data, operand)[0]
         else:
-            holds = {
-                0x15: accumulator == operand,
-                0x25: accumulator > operand,
-                0x35: accumulator >= operand,
-                0x45: accumulator & operand,
-            }[code]
-            position += if_true if holds else if_false
+            position += if_true if JUMPS[code](accumulator, operand) else if_false
 
 
 @pytest.mark.parametrize("machine", MACHINES)

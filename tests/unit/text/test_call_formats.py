@@ -23,9 +23,8 @@ from tests.unit.gateway.templates import make_tokenizer
 BY_NAME = {
     "hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama, "glm": read_glm, "kimi": read_kimi
 }  # fmt: skip
-TOOL = ToolSchema(
-    "search", "-", {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}}
-)
+PROPERTIES = {"query": {"type": "string"}, "count": {"type": "integer"}}
+TOOL = ToolSchema("search", "-", {"type": "object", "properties": PROPERTIES})
 
 
 @pytest.mark.parametrize("template", EXPECTED)
@@ -289,10 +288,8 @@ def test_a_value_is_typed_by_the_whole_schema_or_stays_text_and_is_told(schema, 
     fits = value is not None or text in ("null", "None")
     for where in ({"properties": {"x": schema}}, {"anyOf": [{"$ref": "#/$defs/own"}]}):
         tool = ToolSchema("search", "-", {**where, "$defs": {**DEFS, "own": {"properties": {"x": schema}}}})
-        for call in (
-            f"<tool_call>\n{function(parameter('x', text))}\n</tool_call>",
-            function(f"<parameter=x>{text}</parameter>"),
-        ):
+        whole = f"<tool_call>\n{function(parameter('x', text))}\n</tool_call>"
+        for call in (whole, function(f"<parameter=x>{text}</parameter>")):
             reply = read_reply(call, read_qwen_coder, [tool])
             [read] = reply.calls
             expected = value if fits else text

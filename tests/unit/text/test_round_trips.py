@@ -110,9 +110,8 @@ def compile_template(name: str) -> Any:
 def write(template: str, meant: Meant) -> str:
     """Return the reply as the template shows it."""
     calls = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in meant.calls]
-    shown = compile_template(template).render(
-        messages=[{"role": "assistant", "content": meant.text, "tool_calls": calls}]
-    )
+    message = {"role": "assistant", "content": meant.text, "tool_calls": calls}
+    shown = compile_template(template).render(messages=[message])
     return re.sub(r"<\|im_end\|>\n?\Z", "", re.sub(r"\A<\|im_start\|>assistant(<\|h\|>\n)?\n", "", shown))
 
 
@@ -140,9 +139,8 @@ def test_what_was_meant_comes_back_or_an_error_with_a_name(template: str, fuzz_c
             counts[reply.error.kind] += 1
         elif not forged:
             assert list(reply.calls) == meant.calls, body
-            assert json.dumps([dict(call.arguments) for call in reply.calls]) == json.dumps(
-                [dict(call.arguments) for call in meant.calls]
-            )  # True is not 1
+            read, wanted = ([dict(call.arguments) for call in each.calls] for each in (reply, meant))
+            assert json.dumps(read) == json.dumps(wanted), "True is not 1"
             assert reply.text == meant.text.strip()
             counts["read"] += 1
         assert reply.reasoning == (meant.thoughts.strip() if thinks else "")
@@ -150,13 +148,8 @@ def test_what_was_meant_comes_back_or_an_error_with_a_name(template: str, fuzz_c
     assert counts["read"] > 0.97 * fuzz_cases, counts
 
 
-PIECES = (
-    *TAGS,
-    "\n</parameter>\n",
-    "<function=write>\n<parameter=text>\n",
-    "\n</function>\n</tool_call>",
-    "<parameter=",
-)
+ENDS = ("\n</parameter>\n", "\n</function>\n</tool_call>")
+PIECES = (*TAGS, *ENDS, "<function=write>\n<parameter=text>\n", "<parameter=")
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -37,9 +37,8 @@ def test_the_splice_is_the_chat_template_tokenized(tokenizer, problem, memory):
     """Tags are single tokens here, so the pieces meet where the tokenizer cuts anyway."""
     template = TokenTemplate(tokenizer, MESSAGE, ["problem", "memory"])
     filled = MESSAGE.replace("{problem}", problem).replace("{memory}", memory)
-    expected = tokenizer.apply_chat_template(
-        [{"role": "user", "content": filled}], add_generation_prompt=True, return_dict=False
-    )
+    messages = [{"role": "user", "content": filled}]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     spliced = template.render(problem=encode_text(tokenizer, problem), memory=encode_text(tokenizer, memory))
     assert list(spliced) == expected
 

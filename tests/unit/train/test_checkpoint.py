@@ -85,9 +85,8 @@ def test_saving_a_step_again_replaces_it(qwen2, other_qwen2, tmp_path):
     path = checkpoint.save(tmp_path, 1, weights.load(other_qwen2), qwen2, {"cursor": 2})
     model = weights.load(qwen2)
     assert checkpoint.load(path, model)["cursor"] == 2
-    assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), weights.load(other_qwen2).parameters(), strict=True)
-    )
+    other = weights.load(other_qwen2)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["trainer.pt", "model.safetensors"])

@@ -108,9 +108,8 @@ def test_a_dry_run_prints_the_plan_of_memory_as_comments(tmp_path: Path, model: 
     recipe, _, plan = capsys.readouterr().out.partition("# memory on cpu in float32\n")
     assert yaml.safe_load(recipe)["model"]["path"] == str(model)
     assert all(line.startswith("# ") for line in plan.splitlines())
-    assert {"weights", "moments", "gradients", "KV cache", "activations and logits"} <= {
-        line[2:].split("  ")[0] for line in plan.splitlines()
-    }
+    items = {line[2:].split("  ")[0] for line in plan.splitlines()}
+    assert {"weights", "moments", "gradients", "KV cache", "activations and logits"} <= items
     assert plan.endswith("it fits into 4.00 GB\n")
     assert not (tmp_path / "run").exists()
 

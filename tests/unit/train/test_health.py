@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tests import kit
 PROMPT = (1, 2)
 ENDS = tuple(range(80, 96))
 KINDS = ("sum", "sum", "word", "word")
+PLAIN_GRPO = {"name": "grpo", "kl_loss_coef": 0, "rows": "segment"}
 Reward = Callable[[Task, float], Any]
 
 
@@ -57,12 +58,7 @@ def make_loop(model: Path, out: Path, method: Method, said: list[str], **section
         data={"train": "none", "shuffle": False},
         rollout={"tasks_per_step": 16, "group_size": 6},
         inference={"kv_tokens": 8192},
-        **{
-            "algorithm": {"name": "grpo", "kl_loss_coef": 0, "rows": "segment"},
-            "optimizer": {"lr": 5e-3},
-            "run": {"steps": 5},
-            **sections,
-        },
+        **{"algorithm": PLAIN_GRPO, "optimizer": {"lr": 5e-3}, "run": {"steps": 5}, **sections},
     )
     tasks = [Task(f"t{i}", "?", ("x",), metadata={"kind": KINDS[i % 4]}) for i in range(32)]
     folder = RunFolder.create(out, recipe.dump())
@@ -113,49 +109,34 @@ async def test_a_healthy_run_says_nothing_but_its_first_rollout(qwen2: Path, tmp
     assert build_summary(RunFolder(tmp_path))["health"] == {"0": []}
 
 
-DISEASES: dict[str, tuple[Method, Mapping[str, Any], str, str]] = {
-    "constant reward": (Patient(lambda task, share: 0.0), {}, "rewards equal", "the reward 0, so no weight learns"),
+SECTIONS: dict[str, dict[str, Any]] = {
+    "inverted for a kind": {"optimizer": {"lr": 0.03}, "algorithm": PLAIN_GRPO | {"std_normalization": False}},
+    "learning rate too high": {"optimizer": {"lr": 1e6}},
+}
+"""Holds what a disease needs in the recipe."""
+FAILING = Patient(**{f"{CALLS}search": 2.0, FAILED_CALLS: 2.0})
+IDLE = Patient(**{f"{CALLS}search": 0.0, f"{CALLS}python": 0.0})
+DISEASES: dict[str, tuple[Method, str, str]] = {
+    "constant reward": (Patient(lambda task, share: 0.0), "rewards equal", "the reward 0, so no weight learns"),
     "inverted for a kind": (
         Patient(lambda task, share: 1 - share if task.metadata["kind"] == "word" else 3 * share),
-        {
-            "optimizer": {"lr": 0.03},
-            "algorithm": {"name": "grpo", "kl_loss_coef": 0, "rows": "segment", "std_normalization": False},
-        },
-        "reward fell",
-        "of the tasks of kind 'word' fell from 0.",
+        *("reward fell", "of the tasks of kind 'word' fell from 0."),
     ),
-    "tool that fails": (
-        Patient(**{f"{CALLS}search": 2.0, FAILED_CALLS: 2.0}),
-        {},
-        "tools failed",
-        "every call of a tool failed",
-    ),
-    "tool never called": (
-        Patient(**{f"{CALLS}search": 0.0, f"{CALLS}python": 0.0}),
-        {},
-        "tools unused",
-        "offered are python, search",
-    ),
-    "no end token": (Patient(ends=False), {}, "replies cut", "100% of the replies run to their limit"),
+    "tool that fails": (FAILING, "tools failed", "every call of a tool failed"),
+    "tool never called": (IDLE, "tools unused", "offered are python, search"),
+    "no end token": (Patient(ends=False), "replies cut", "100% of the replies run to their limit"),
     "reward is not a number": (
         Patient(lambda task, share: math.nan if task.metadata["kind"] == "word" else share),
-        {},
-        "rollouts failed",
-        "50% of the rollouts failed: 48 x bad_reward",
+        *("rollouts failed", "50% of the rollouts failed: 48 x bad_reward"),
     ),
-    "learning rate too high": (
-        Patient(),
-        {"optimizer": {"lr": 1e6}},
-        "steps skipped",
-        "lower the learning rate (optimizer.lr",
-    ),
+    "learning rate too high": (Patient(), "steps skipped", "lower the learning rate (optimizer.lr"),
 }
 
 
 @pytest.mark.parametrize("disease", DISEASES)
 async def test_a_run_tells_its_disease_within_five_steps(qwen2: Path, tmp_path: Path, disease: str) -> None:
-    method, sections, sign, words = DISEASES[disease]
-    said = await run(qwen2, tmp_path, method, **sections)
+    method, sign, words = DISEASES[disease]
+    said = await run(qwen2, tmp_path, method, **SECTIONS.get(disease, {}))
     assert sign in find_signs(said), said
     (line,) = (line for line in said if f"warning, {sign}" in line and line.startswith("step"))
     assert words in line

@@ -33,6 +33,7 @@ from core.types import Completion, Row, Sampling, Task, Trajectory
 from tests import kit
 
 PROMPT = (1, 2)
+DR_GRPO = {"name": "dr_grpo", "loss_agg": "token", "max_response_length": None, "rows": "segment"}
 
 
 class SolverAndCritic(Method):
@@ -55,13 +56,7 @@ def make_recipe(model: Path, *, steps: int = 2, lora: Any = None, kl_coef: float
         data={"train": "none"},
         rollout={"tasks_per_step": 2, "group_size": 4, **sections.pop("rollout", {})},
         # Segments: the critic's prompt goes on from the solver's ids, and yet its row is its own.
-        algorithm={
-            "name": "dr_grpo",
-            "loss_agg": "token",
-            "max_response_length": None,
-            "rows": "segment",
-            "kl_coef": kl_coef,
-        },
+        algorithm=DR_GRPO | {"kl_coef": kl_coef},
         inference={"kv_tokens": 1024, **sections.pop("inference", {})},
         run={"steps": steps, "eval_every": 0, "record_every": 1, "save_every": steps},
         roles={"critic": "trained"},
@@ -96,9 +91,8 @@ async def test_each_row_trains_the_policy_that_sampled_it(qwen2: Path, tmp_path:
         alone, both = trainer.precise_weights(), read_weights(folder, model)
         for key, tensor in alone.items():
             torch.testing.assert_close(both[key], tensor.to(both[key]), atol=1e-6, rtol=1e-5, msg=f"{name}: {key}")
-    assert not torch.equal(
-        *(read_weights(f, model)["model.layers.0.self_attn.q_proj.weight"] for f in (checkpoint, checkpoint / "critic"))
-    )
+    both = (read_weights(folder, model) for folder in (checkpoint, checkpoint / "critic"))
+    assert not torch.equal(*(tensors["model.layers.0.self_attn.q_proj.weight"] for tensors in both))
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
@@ -142,12 +136,8 @@ async def test_a_frozen_critic_trains_nobody(model: Path) -> None:
     """The method trains its turns as before; of another's tokens the policy would learn to say what it did not say."""
     spec: Any = SimpleNamespace(build=lambda recipe, tokenizer: SolverAndCritic())
     for place in (f"model:{model}", f"python:{__name__}.copy_prompts"):
-        recipe = kit.make_recipe(
-            Recipe,
-            model={"path": str(model), "device": "cpu"},
-            inference={"kv_tokens": 1024},
-            roles={"critic": place},
-        )
+        sections = {"model": {"path": str(model), "device": "cpu"}, "inference": {"kv_tokens": 1024}}
+        recipe = kit.make_recipe(Recipe, roles={"critic": place}, **sections)
         async with _open_method(spec, recipe, model) as (method, _, roles):
             policies = Roles({"policy": copy_prompts(), **roles})
             rollout = await method.rollout(Task("t", "?", ("x",)), policies, Sampling(seed=0))
@@ -199,10 +189,8 @@ def test_what_has_no_place_for_a_second_policy_says_so(qwen2: Path) -> None:
     alone = replace_keys(make_recipe(qwen2, rejection={"lr": 1e-3}), {"rollout.group_size": 1})
     with pytest.raises(RecipeError, match=r"group_size=1 leaves nothing to compare: with adv_estimator=grpo"):
         check_baseline(replace_keys(alone, {"algorithm.adv_estimator": "grpo"}), None)
-    ahead = {
-        "rollout": {"tasks_per_step": 1, "group_size": 2, "ahead": 1},
-        "algorithm": {"name": "grpo", "tis": [0, 2]},
-    }
+    ahead = {"rollout": {"tasks_per_step": 1, "group_size": 2, "ahead": 1}}
+    ahead |= {"algorithm": {"name": "grpo", "tis": [0, 2]}}
     for sections in (ahead, {"inference": {"servers": ["http://127.0.0.1:1"]}}):
         with pytest.raises(ValueError, match="samples in this process between two updates"):
             kit.make_recipe(Recipe, roles={"critic": "trained"}, **sections)

@@ -143,18 +143,16 @@ async def test_steps_without_a_valid_rollout_are_logged_and_change_no_weight(
     *empty, last = read_stage(tmp_path / "run", "train")
     assert [record["step"] for record in (*empty, last)] == [1, 2, 3]
     assert [record["tasks"] for record in (*empty, last)] == [["t0", "t1"], ["t2", "t3"], ["t0", "t1"]]
-    assert [(record["failures"], record["rows"], record["reward"]) for record in empty] == [
-        ({"no_tool": 8}, 0, None)
-    ] * 2
+    told = [(record["failures"], record["rows"], record["reward"]) for record in empty]
+    assert told == [({"no_tool": 8}, 0, None)] * 2
     assert (last["failures"], last["rows"]) == ({}, 8)
     assert last["grad_norm"] > 0
 
 
 async def test_the_third_empty_step_in_a_row_stops_the_run_and_says_why(qwen2: Path, tmp_path: Path) -> None:
     loop = make_loop(qwen2, tmp_path, OneCallMethod(failures=99), run={"steps": 9, "eval_every": 0})
-    with pytest.raises(
-        TrainingError, match=r"step 3: every rollout of 3 steps in a row failed: 8 x no_tool \(first: the"
-    ):
+    told = r"step 3: every rollout of 3 steps in a row failed: 8 x no_tool \(first: the"
+    with pytest.raises(TrainingError, match=told):
         await loop.run()
     assert [record["failures"] for record in read_stage(tmp_path, "train")] == [{"no_tool": 8}] * 3
 
@@ -190,10 +188,8 @@ async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Pat
     loop = make_graded_loop(qwen2, tmp_path, held_out, steps=5)
     await loop.run()
     assert sorted(path.name for path in loop.checkpoints.iterdir()) == [*saved, "step-000005"]
-    chosen = RunFolder(tmp_path).find_trained(0, "best")
-    assert chosen is not None
-    assert chosen.name == "step-000003"
-    assert (chosen / "model.safetensors").is_file()
+    assert RunFolder(tmp_path).find_trained(0, "best") == loop.checkpoints / "step-000003"
+    assert (loop.checkpoints / "step-000003/model.safetensors").is_file()
 
 
 async def test_an_evaluation_whose_rollouts_fail_is_not_the_best(qwen2: Path, tmp_path: Path) -> None:
@@ -203,9 +199,7 @@ async def test_an_evaluation_whose_rollouts_fail_is_not_the_best(qwen2: Path, tm
     rewards = [record.get("reward") for record in read_stage(tmp_path, "eval")]
     assert rewards == [-1.0, -0.6, pytest.approx(-0.9), None]
     assert sorted(path.name for path in loop.checkpoints.iterdir()) == ["step-000001", "step-000003"]
-    chosen = RunFolder(tmp_path).find_trained(0, "best")
-    assert chosen is not None
-    assert chosen.name == "step-000001"
+    assert RunFolder(tmp_path).find_trained(0, "best") == loop.checkpoints / "step-000001"
 
 
 class SlowMethod(Method):
@@ -383,9 +377,8 @@ async def test_credit_by_turn_and_kl_are_recorded_and_replayed(
         credits = [turn.trained_advantage for turn in rollout.turns]
         assert rollout.advantage is None or credits == [None, None]
         if rollout.task_id in ("t1", "t3"):
-            assert (
-                credits[1] == rollout.turns[1].advantage == tuple(x / 4 for x in range(len(rollout.turns[1].sampled)))
-            )
+            own = tuple(x / 4 for x in range(len(rollout.turns[1].sampled)))
+            assert credits[1] == rollout.turns[1].advantage == own
         elif algorithm.get("adv_estimator") != "gigpo":
             assert rollout.advantage is not None
     if "kl_coef" in algorithm:

@@ -100,15 +100,12 @@ def test_few_query_key_products_are_padding():
             response = [rng.randrange(96) for _ in range(1 + min(40, int(rng.expovariate(1 / 6))))]
             ones = (1,) * len(response)
             rows.append(Row((*root, *own, *response), ones, (-1.0,) * len(ones), 1.0, tree * 16 + member))
-    exact = sum(
-        tree.root**2 + sum((length - tree.root) * length for i in tree.rows if (length := len(rows[i].tokens) - 1))
-        for tree in grow_trees(rows, 4096)
-    )
-    padded = sum(
-        bucket.query_NL.numel() * bucket.key_NS.shape[1]
-        for pack in pack_rows(rows, 4096, torch.device("cpu"))
-        for bucket in pack.attend.padded.buckets
-    )
+    exact = padded = 0
+    for tree in grow_trees(rows, 4096):
+        lengths = [length for i in tree.rows if (length := len(rows[i].tokens) - 1)]
+        exact += tree.root**2 + sum((length - tree.root) * length for length in lengths)
+    for pack in pack_rows(rows, 4096, torch.device("cpu")):
+        padded += sum(bucket.query_NL.numel() * bucket.key_NS.shape[1] for bucket in pack.attend.padded.buckets)
     assert exact < padded <= 1.2 * exact
 
 
@@ -122,10 +119,7 @@ def test_the_keys_that_branches_repeat_are_bounded():
 
 def test_what_predicts_nothing_is_left_out_and_a_branch_may_be_empty():
     prompt = tuple(range(20))
-    rows = [
-        Row((*prompt, 30), (1,), (-1.0,), 1.0, 0),
-        Row((*prompt, 40, 41, 42), (1, 1, 0), (-1.0,) * 3, 1.0, 1),
-    ]
+    rows = [Row((*prompt, 30), (1,), (-1.0,), 1.0, 0), Row((*prompt, 40, 41, 42), (1, 1, 0), (-1.0,) * 3, 1.0, 1)]
     (pack,) = pack_rows(rows, 64, torch.device("cpu"))
     assert pack.ids_T.tolist() == [*prompt, 40]
     assert pack.predict_R.tolist() == [19, 19, 20]

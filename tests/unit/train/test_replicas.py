@@ -40,12 +40,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None = Non
     ],
 )
 def test_each_server_gets_as_many_of_the_gpus_that_the_trainer_leaves(
-    monkeypatch: pytest.MonkeyPatch,
-    gpus: int,
-    visible: str | None,
-    device: str,
-    replicas: int,
-    expected: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None, device: str, replicas: int, expected: Any
 ) -> None:
     read = recipe(monkeypatch, gpus, visible, replicas=replicas, engine="sglang")
     assert share_gpus(replace_keys(read, {"model.device": device})) == expected

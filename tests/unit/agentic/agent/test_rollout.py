@@ -1,4 +1,4 @@
-"""Agents in a recipe: several in one run, functions and programs, what they may ask, and errors that name the fix."""
+"""Agents in a recipe: several in one run, functions and programs, what they may ask, rewards, and errors with a fix."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from agentic.agent.rewards import token_f1
 from agentic.agent.rollout import SPEC, build
 from agentic.agent.world import WORLD
 from core.config import RecipeError
@@ -198,3 +199,9 @@ async def test_the_math_agent_computes_in_the_sandbox_and_is_told_its_mistakes(i
     shown = tokenizer.decode(done.turns[-1].prompt_ids)
     for told in ("tool\n42<", "ZeroDivisionError", "code of python must be of type string"):
         assert told in shown
+
+
+def test_f1_reads_the_last_box_and_takes_the_best_accepted_answer() -> None:
+    task = Task("t", "Who?", ("Lord Byron", "George Gordon Byron"))
+    replies = (r"\boxed{George Byron}", r"Byron? \boxed{Ada}", "the poet lord byron", "")
+    assert [round(token_f1(task, reply), 3) for reply in replies] == [0.8, 0.0, 0.8, 0.0]

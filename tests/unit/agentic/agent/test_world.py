@@ -9,24 +9,14 @@ from typing import Any
 
 import pytest
 
-from agentic.agent.config import AgentRecipe
 from agentic.agent.facts import ASKED, RELATIONS, THINGS, look_up
 from agentic.agent.rollout import SPEC, build
 from agentic.agent.world import WORLD, LookupDemonstration, draw_demonstration, encode
 from core.policy.base import Roles
-from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import Method
 from core.text.conversation import Renderer
 from core.text.tokenizer import load_tokenizer
-from core.types import Sampling, Task, Trajectory
+from core.types import Sampling, Task
 from tests.kit import script_policy
-
-
-@pytest.fixture(scope="module")
-def recipe() -> AgentRecipe:
-    loaded = SPEC.load("tiny", ["warm_start.copy_steps=1", "warm_start.steps=8", "warm_start.batch_size=4"])
-    assert isinstance(loaded, AgentRecipe)
-    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +26,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def read_call(shown: LookupDemonstration) -> str:
     return shown.call.partition('"thing": " ')[2].partition('"')[0]
-
-
-async def play(method: Method, task: Task, policy: ScriptedPolicy) -> Trajectory:
-    try:
-        return await method.rollout(task, Roles({"policy": policy}), Sampling())
-    finally:
-        await method.close()
 
 
 def test_demonstrations_choose_at_random_and_tell_no_fact() -> None:
@@ -63,10 +46,14 @@ def test_demonstrations_choose_at_random_and_tell_no_fact() -> None:
     assert right_names / count == pytest.approx(1 / len(RELATIONS), abs=0.03)
 
 
-async def test_the_warm_starts_prompts_are_those_of_a_rollout(recipe: AgentRecipe, tokenizer: Any) -> None:
+async def test_the_warm_starts_prompts_are_those_of_a_rollout(tokenizer: Any) -> None:
     shown = draw_demonstration(Random(1))
     shown = replace(shown, result=look_up(read_call(shown), world=7))
     policy = script_policy(tokenizer, [shown.call, shown.answer])
-    done = await play(build(recipe, tokenizer), Task("1", shown.question, ("x",), metadata={"world": 7}), policy)
+    method, task = build(SPEC.load("tiny"), tokenizer), Task("1", shown.question, ("x",), metadata={"world": 7})
+    try:
+        done = await method.rollout(task, Roles({"policy": policy}), Sampling())
+    finally:
+        await method.close()
     asked = [(turn.prompt_ids, turn.completion.token_ids) for turn in done.turns]
     assert asked == encode(shown, Renderer(tokenizer))

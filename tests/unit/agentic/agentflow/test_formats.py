@@ -70,9 +70,8 @@ def test_list_numbers_and_text_of_other_fields_do_not_leak_into_the_sub_goal():
     step = official.parse_next_step("Context: abc\n3.\nSub-Goal: do it\n4.\nTool Name: echo")
     assert isinstance(step, NextStep)
     assert (step.context, step.sub_goal) == ("abc", "do it")
-    step = official.parse_next_step(
-        "Justification: the sub-goal: is easy\nContext:\nSub-Goal: add 1\n- and 2\nTool Name: echo"
-    )
+    text = "Justification: the sub-goal: is easy\nContext:\nSub-Goal: add 1\n- and 2\nTool Name: echo"
+    step = official.parse_next_step(text)
     assert isinstance(step, NextStep)
     assert step.sub_goal == "add 1\n- and 2"
 

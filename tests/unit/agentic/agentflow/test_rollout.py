@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -33,17 +34,12 @@ def roles_of(turns: Sequence[Turn]) -> list[str]:
 
 
 async def test_plan_then_steps_until_verified_then_the_answer(tell):
-    story = await tell(
-        {**ROLES, "policy": ["analysis", NEXT.format("one"), NEXT.format("two"), ANSWER], "verifier": [GO, STOP]}
-    )
+    planner = ["analysis", NEXT.format("one"), NEXT.format("two"), ANSWER]
+    done = (await tell({**ROLES, "policy": planner, "verifier": [GO, STOP]})).trajectory
     step = ["planner.next_step", "executor", "verifier"]
-    assert roles_of(story.trajectory.turns) == ["planner.plan", *step, *step, "planner.final"]
-    assert story.trajectory.status == "completed"
-    assert story.trajectory.reward == 1.0
-    assert story.trajectory.metrics["steps"] == 2
-    assert story.trajectory.metrics["calls_echo"] == 2
-    assert story.trajectory.metrics["verified"] == 1.0
-    assert story.trajectory.log["ending"] == "verified"
+    assert roles_of(done.turns) == ["planner.plan", *step, *step, "planner.final"]
+    assert (done.status, done.reward, done.log["ending"]) == ("completed", 1.0, "verified")
+    assert [done.metrics[name] for name in ("steps", "calls_echo", "verified")] == [2, 2, 1.0]
 
 
 async def test_without_a_stop_the_steps_end_at_max_steps_and_an_unclear_verdict_is_none(tell):
@@ -138,9 +134,8 @@ async def test_the_engine_gets_the_sampling_that_was_asked_for(tell, tokenizer):
 async def test_the_engine_of_a_role_is_configuration(tell):
     planner = {"plan": None, "next_step": {"role": "policy", "trained": True}, "final": {"role": "fixed"}}
     roles = {"executor": {"role": "policy"}, "verifier": {"role": "fixed"}}
-    story = await tell(
-        {"policy": [NEXT.format("x"), COMMAND.format("y")], "fixed": [STOP, ANSWER]}, planner=planner, roles=roles
-    )
+    scripts = {"policy": [NEXT.format("x"), COMMAND.format("y")], "fixed": [STOP, ANSWER]}
+    story = await tell(scripts, planner=planner, roles=roles)
     turns = story.trajectory.turns
     assert roles_of(turns) == ["planner.next_step", "executor", "verifier", "planner.final"]
     assert [turn.trained for turn in turns] == [True, False, False, False]
@@ -207,10 +202,8 @@ async def test_the_token_budget_holds_inside_a_step(tell, tokenizer):
     *before, final = story.trajectory.turns
     spent = sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in before)
     assert 8000 < spent <= 9000
-    assert roles_of(before)[-1] == "helper"
-    assert final.role == "planner.final"
-    assert story.trajectory.metrics["budget_spent"] == 1.0
-    assert story.trajectory.reward == 1.0
+    assert [before[-1].role, final.role] == ["helper", "planner.final"]
+    assert (story.trajectory.metrics["budget_spent"], story.trajectory.reward) == (1.0, 1.0)
 
 
 async def test_the_rest_of_the_budget_caps_a_call(tell, tokenizer):
@@ -224,8 +217,7 @@ async def test_the_rest_of_the_budget_caps_a_call(tell, tokenizer):
 async def test_a_cut_answer_is_truncated(tell):
     planner = {"plan": None, "next_step": {"role": "policy"}, "final": {"role": "policy", "max_tokens": 5}}
     story = await tell({**ROLES, "policy": [NEXT.format("x"), ANSWER]}, planner=planner)
-    assert story.trajectory.status == "truncated"
-    assert story.trajectory.reward == 0.0
+    assert (story.trajectory.status, story.trajectory.reward) == ("truncated", 0.0)
 
 
 @pytest.mark.parametrize("engine", ["policy", "executor", "helper"])
@@ -289,8 +281,7 @@ async def test_the_compact_form(tell):
     assert second == "<step>Which question?<analysis> plan<memory> echo : one = 1\n"
     assert final == "<final>Which question?<analysis> plan<memory> echo : one = 1\n ? : ? = malformed step\n"
     assert story.prompts("executor") == ["<|im_start|>user\n<command>echo : one<|im_end|>\n<|im_start|>assistant\n"]
-    assert story.trajectory.metrics["parse_errors"] == 1
-    assert story.trajectory.reward == 1.0
+    assert (story.trajectory.metrics["parse_errors"], story.trajectory.reward) == (1, 1.0)
 
 
 JUDGE = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "judge": {"role": "judge"}}
@@ -332,28 +323,17 @@ async def test_the_judge_is_asked_greedily_and_is_no_turn(tell, tokenizer):
 
 
 async def test_long_results_lose_their_middle(tell, tokenizer):
-    story = await tell(
-        {
-            **ROLES,
-            "policy": ["a", NEXT.format("x"), ANSWER],
-            "executor": [COMMAND.format("start" + "-x" * 400 + "end")],
-        },
-        max_result_tokens=30,
-    )
-    result = story.steps[0]["result"]
-    assert result.startswith("start")
-    assert result.endswith("end")
-    assert "tokens left out" in result
+    query = COMMAND.format("start" + "-x" * 400 + "end")
+    scripts = {**ROLES, "policy": ["a", NEXT.format("x"), ANSWER], "executor": [query]}
+    result = (await tell(scripts, max_result_tokens=30)).steps[0]["result"]
+    assert re.fullmatch("start.*tokens left out.*end", result, re.DOTALL)
     assert len(encode_text(tokenizer, result)) < 80
 
 
 async def test_released_planners_read_what_the_released_code_shows_them(tell, tokenizer):
     name = "Generalist_Solution_Generator_Tool"
-    scripts = {
-        **ROLES,
-        "policy": ["my analysis", NEXT.format("one").replace("echo", name), "**Answer:** acorn"],
-        "judge": ["They agree.\nVERDICT: SAME"],
-    }
+    planner = ["my analysis", NEXT.format("one").replace("echo", name), "**Answer:** acorn"]
+    scripts = {**ROLES, "policy": planner, "judge": ["They agree.\nVERDICT: SAME"]}
     roles = {role: {"role": role} for role in ("executor", "verifier", "judge")}
     config = section(format="released", reward="judge", roles=roles, tools={name: {"path": "unused"}})
     story = await tell(scripts, method=AgentFlow(config, Toolbox([Echo(name=name)]), tokenizer))

@@ -1,4 +1,4 @@
-"""Rows of SWE-bench and SWE-smith become records: the checkout is the commit's, and the places are the patch's."""
+"""Rows of SWE-bench and SWE-smith become records; a patch gives the places that the reward compares, as released."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic.codescout.gold import compare, main
-from agentic.codescout.places import read_gold
+from agentic.codescout.places import CodePlaces, measure_f1, read_answer, read_gold, score
 from core.data import read_tasks
 from core.types import Task
 from tests.kit import git
@@ -71,10 +71,7 @@ AFTER = {
     "shop/old.py": "A = 2\n",
     "notes.txt": "b\n",
 }
-PLACES = {
-    "modules": {"total", "Stock", "guarded", "gone"},
-    "functions": {"total", "Stock.count", "guarded", "gone"},
-}
+PLACES = {"modules": {"total", "Stock", "guarded", "gone"}, "functions": {"total", "Stock.count", "guarded", "gone"}}
 
 
 def commit(folder: Path, files: dict[str, str]) -> str:
@@ -167,3 +164,70 @@ def test_only_the_line_ends_of_python_count() -> None:
     """A form feed, with which old files part their sections, begins no line for `ast`."""
     before = b"def one():\n    return 1\n\x0c\n\ndef two():\n    x = 2\n    return x\n"
     assert compare("a.py", before, before.replace(b"return x", b"return -x"))["edited_entities"] == ["a.py:two"]
+
+
+ENTITIES = ["a/b.py:C.m", "a/b.py:f"]
+GOLD = [
+    {"file": "a/b.py", "changes": {"edited_modules": ["a/b.py:C", "a/b.py:f"], "edited_entities": ENTITIES}},
+    {"file": "a/c.py", "changes": {"edited_modules": None, "edited_entities": None, "added_entities": ["a/c.py:g"]}},
+]
+
+
+def read(locations: Any) -> CodePlaces:
+    answer = read_answer(locations)
+    assert answer is not None
+    return answer
+
+
+def test_an_answer_names_files_modules_and_functions() -> None:
+    answer = read_answer(
+        [
+            {"file": "a/b.py", "class_name": "C", "function_name": "m"},
+            {"file": " a/b.py ", "class_name": None, "function_name": " f"},
+            {"file": "a/b.py", "class_name": "D", "function_name": ""},
+            {"file": "a/c.py"},
+        ]
+    )
+    assert answer == CodePlaces(
+        frozenset({"a/b.py", "a/c.py"}),
+        frozenset({"a/b.py:C", "a/b.py:f", "a/b.py:D"}),
+        frozenset({"a/b.py:C.m", "a/b.py:f"}),
+    )
+
+
+@pytest.mark.parametrize(
+    "locations",
+    [None, "a.py", {"file": "a.py"}, ["a.py"], [{"file": ""}], [{"class_name": "C"}], [{"file": "a.py"}, {"file": 3}]],
+)
+def test_a_list_with_a_bad_entry_is_no_answer(locations: Any) -> None:
+    assert read_answer(locations) is None
+
+
+def test_f1_is_two_hits_over_both_and_repeats_do_not_count() -> None:
+    assert measure_f1(["a", "b"], ["a", "c", "d"]) == pytest.approx(2 / 5)
+    assert measure_f1(["a", "a"], ["a"]) == 1.0
+    assert (measure_f1([], ["a"]), measure_f1(["a"], []), measure_f1([], [])) == (0.0, 0.0, 0.0)
+
+
+def test_what_the_patch_adds_is_no_place_that_can_be_found_and_a_level_without_places_scores_nothing() -> None:
+    functions = frozenset({"a/b.py:C.m", "a/b.py:f"})
+    assert read_gold(GOLD) == CodePlaces(
+        frozenset({"a/b.py", "a/c.py"}), frozenset({"a/b.py:C", "a/b.py:f"}), functions
+    )
+    gold = read_gold(GOLD[1:])
+    assert list(score(read([{"file": "a/c.py"}]), gold).values()) == [1.0, 0.0, 0.0]
+    assert list(score(CodePlaces(), gold).values()) == [0.0, 0.0, 0.0]
+
+
+def test_naming_everything_costs_precision() -> None:
+    gold = read_gold(GOLD)
+    one = [{"file": "a/b.py", "class_name": "C", "function_name": "m"}]
+    assert score(read(one), gold) == pytest.approx(dict.fromkeys(("file_f1", "module_f1", "function_f1"), 2 / 3))
+    many = [*one, *({"file": f"a/{name}.py"} for name in "defgh")]
+    assert score(read(many), gold)["file_f1"] == pytest.approx(2 / 8)
+
+
+@pytest.mark.parametrize("changes", [[], [{"changes": {}}], [{"file": "a.py"}], ["a.py"]])
+def test_a_record_without_gold_places_is_refused(changes: Any) -> None:
+    with pytest.raises(ValueError, match=r"names no file|another form"):
+        read_gold(changes)

@@ -276,11 +276,8 @@ async def test_a_diff_from_nowhere_gets_a_name(isolation: None) -> None:
             return (await grade(clean, task, diff, timeout_s=5)).verdict
 
     new = b"diff --git a/%b b/%b\nnew file mode 100644\n--- /dev/null\n+++ b/%b\n@@ -0,0 +1 @@\n+x = 1\n"
-    outcomes = await asyncio.gather(
-        graded(b"no diff at all"),
-        graded(b"x" * (1 << 17)),
-        *(graded(new % (p, p, p)) for p in (b"../up", b".git/hooks/x")),
-    )
+    diffs = (b"no diff at all", b"x" * (1 << 17), *(new % (p, p, p) for p in (b"../up", b".git/hooks/x")))
+    outcomes = await asyncio.gather(*map(graded, diffs))
     assert outcomes == ["does_not_apply", "huge_diff", "does_not_apply", "does_not_apply"]
 
 

@@ -114,9 +114,8 @@ async def test_a_task_without_pages_or_with_a_page_that_never_fits_fails_with_a_
     with pytest.raises(RolloutError, match="field `context` is empty") as failure:
         await run(method, make_task([" \n"]), make_reader(method))
     assert failure.value.kind == "no_context"
-    with pytest.raises(
-        RolloutError, match=r"page of \d+ tokens, which does not fit into compaction.context_tokens=120"
-    ):
+    told = r"page of \d+ tokens, which does not fit into compaction.context_tokens=120"
+    with pytest.raises(RolloutError, match=told):
         await run(method, make_task([FACTS[0], FACTS[1] * 30]), make_reader(method))
 
 

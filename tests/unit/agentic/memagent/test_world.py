@@ -13,15 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agentic.memagent.rollout import SPEC, MemAgent
-from agentic.memagent.world import (
-    ANSWER,
-    FACT,
-    UNKNOWN,
-    WORLD,
-    MemoryDemonstration,
-    draw_demonstration,
-    encode,
-)
+from agentic.memagent.world import ANSWER, FACT, UNKNOWN, WORLD, MemoryDemonstration, draw_demonstration, encode
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text

@@ -110,11 +110,8 @@ async def test_a_call_is_read_as_the_template_writes_it(
 ) -> None:
     called, answered = thought + said, thought + ANSWER
     trajectory, tokenizer = await play("calls", called, answered, template=template)
-    assert split(trajectory, tokenizer) == [
-        (True, f"{called}<|im_end|>"),
-        (False, shown),
-        (True, f"{answered}<|im_end|>"),
-    ]
+    replies = [(True, f"{text}<|im_end|>") for text in (called, answered)]
+    assert split(trajectory, tokenizer) == [replies[0], (False, shown), replies[1]]
     assert (trajectory.reward, trajectory.metrics["calls_interpreter"]) == (1.0, 1)
     assert '"name": "python"' in tokenizer.decode(trajectory.turns[0].prompt_ids)
 

@@ -84,8 +84,7 @@ async def test_without_a_reader_the_whole_page_is_shown(pages: str, tokenizer: A
         "turns": 3, "calls_search": 1, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0, "calls_visit": 1,
         "failed_calls": 0,
     }  # fmt: skip
-    assert done.log["queries"] == ["amber lamp old"]
-    assert done.log["visits"] == ["amber lamp"]
+    assert (done.log["queries"], done.log["visits"]) == (["amber lamp old"], ["amber lamp"])
     found = INFORMATION.format("Doc 1(Title: amber lamp) The amber lamp is old.")
     question = f"<|im_start|>user\n{TASK.question}<|im_end|>\n<|im_start|>assistant\n"
     assert show(method, done) == f"{question}{SEARCH}{found}I read on. {VISIT}{INFORMATION.format(PAGE)}"
@@ -343,9 +342,8 @@ async def test_the_longest_page_and_goal_fit_the_context_that_a_recipe_is_accept
 
 async def play_calls(pages: str, *replies: str, overrides: Sequence[str] = ()) -> tuple[SearchR1, Trajectory]:
     calls = "search_r1.format=calls", "search_r1.prompt=released", "search_r1.max_tokens=500"
-    method = SearchR1(
-        load(pages, *BASE[1:], *calls, "search_r1.visit.page_tokens=500", *overrides), make_tokenizer("qwen3")
-    )
+    recipe = load(pages, *BASE[1:], *calls, "search_r1.visit.page_tokens=500", *overrides)
+    method = SearchR1(recipe, make_tokenizer("qwen3"))
     return method, await play(method, replies)
 
 
@@ -361,9 +359,8 @@ async def test_a_visit_is_a_call_too_and_its_page_the_tools_message(pages: str) 
     assert shown.endswith(f"<tool_response>\n{PAGE}\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
     (row,) = make_rows(done.turns, "segment")
     assert sum(row.loss_mask) == sum(len(turn.completion.token_ids) for turn in done.turns)
-    method, done = await play_calls(
-        pages, call("visit", page="1", goal="its owner"), "ada stone owns it", boxed, overrides=[POLICY]
-    )
+    visit_it = call("visit", page="1", goal="its owner")
+    method, done = await play_calls(pages, visit_it, "ada stone owns it", boxed, overrides=[POLICY])
     assert "Looked for: its owner<|im_end|>" in show(method, done, 1)
     assert '"name": "visit"' not in show(method, done, 1), "the reader has no tools"
     assert "<tool_response>\nada stone owns it\n</tool_response>" in show(method, done)
@@ -376,10 +373,7 @@ async def test_a_visit_is_a_call_too_and_its_page_the_tools_message(pages: str) 
     [
         (call("visit", page="nowhere"), NO_PAGE.format("nowhere")),
         (call("visit", goal="its owner"), "error: visit needs the argument page"),
-        (
-            call("search", query="x") + call("visit", page="void"),
-            "error: call search or visit once in a turn",
-        ),
+        (call("search", query="x") + call("visit", page="void"), "error: call search or visit once in a turn"),
         (VISIT, CALL_INVALID),
     ],
 )

@@ -35,17 +35,11 @@ def rewards(*variants: EvalResult) -> list[Any]:
 
 
 def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong_nothing():
-    cheap, dear, wrong = (
-        variant("trained", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
-        variant("most-expensive", (1.0, 10.0, 12.0, (STRONG,))),
-        variant("no-search", (0.0, 1.0, 4.0, (CHEAP,))),
-    )
+    cheap, dear, wrong = (1.0, 2.0, 7.0, (SEARCH, CHEAP)), (1.0, 10.0, 12.0, (STRONG,)), (0.0, 1.0, 4.0, (CHEAP,))
     right = PREFERENCES["cheap"].weights["accuracy"]
-    assert rewards(cheap, dear, wrong) == [
-        [pytest.approx((right + 8 / 9) / (right + 1))],
-        [pytest.approx(right / (right + 1))],
-        [0.0],
-    ]
+    expected = [(right + 8 / 9) / (right + 1), right / (right + 1), 0.0]
+    found = rewards(variant("trained", cheap), variant("most-expensive", dear), variant("no-search", wrong))
+    assert found == [[pytest.approx(each)] for each in expected]
 
 
 def test_a_failed_rollout_has_no_reward_and_is_in_no_group():
@@ -55,11 +49,6 @@ def test_a_failed_rollout_has_no_reward_and_is_in_no_group():
 
 
 def test_the_best_route_is_its_calls_no_more_and_no_less():
-    right, more, other = compare_variants(
-        [
-            variant("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
-            variant("b", (1.0, 2.0, 7.0, (SEARCH, SEARCH, CHEAP))),
-            variant("c", (1.0, 2.0, 7.0, (SEARCH, OWN))),
-        ]
-    )
-    assert [r.measures["best_route"] for r in (right, more, other)] == [[1.0], [0.0], [0.0]]
+    routes = {"right": (SEARCH, CHEAP), "more": (SEARCH, SEARCH, CHEAP), "other": (SEARCH, OWN)}
+    found = compare_variants([variant(name, (1.0, 2.0, 7.0, calls)) for name, calls in routes.items()])
+    assert [result.measures["best_route"] for result in found] == [[1.0], [0.0], [0.0]]

@@ -1,17 +1,20 @@
-"""The presets are what their sources say, and a section that cannot work is refused where it is written."""
+"""Presets are what their sources say, their services are where they look, and what cannot work is refused."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from agentic.toolorchestra.config import PRESETS
 from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.types import Task
+from scripts.services import Service, read_services
 from tests.unit.agentic.toolorchestra.conftest import recipe
 
 
@@ -51,3 +54,30 @@ def test_a_call_that_is_masked_is_no_observation_to_learn() -> None:
     assert SPEC.load("tiny", settings).algorithm.observation_coef == 0.05
     with pytest.raises(RecipeError, match=r"set toolorchestra\.mask_malformed=false"):
         SPEC.load("tiny", [*settings, "toolorchestra.mask_malformed=true"])
+
+
+FILES = PRESETS.parent / "services"
+
+
+def model(service: Service) -> str:
+    found = re.search(r"--model-path (\S+)", service.command)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize("preset", ["seed", "paper"])
+def test_the_launcher_looks_at_every_service(preset: str) -> None:
+    slime = SPEC.load(preset).slime
+    assert slime is not None
+    services = read_services(FILES / f"{preset}.yaml")
+    assert slime.services == {name: f"http://{s.host}:{s.port}/health" for name, s in services.items()}
+
+
+@pytest.mark.parametrize("preset", ["seed", "paper"])
+def test_each_model_is_served_under_its_name_where_it_is_asked(preset: str) -> None:
+    served = {f"http://{s.host}:{s.port}/v1": s for s in read_services(FILES / f"{preset}.yaml").values()}
+    local = {n: m for n, m in SPEC.load(preset).toolorchestra.models.items() if str(m.url).startswith("http://127.")}
+    assert len({m.url for m in local.values()}) == len(served) - 1, "all but the retrieval service"
+    for name, section in local.items():
+        service = served[str(section.url)]
+        named = re.search(r"--served-model-name (\S+)", service.command)
+        assert (section.name or name) == (named[1] if named else model(service))

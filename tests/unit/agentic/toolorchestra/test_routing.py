@@ -62,12 +62,10 @@ async def test_a_template_that_closes_an_empty_thought_leaves_the_choice(tell: T
 
 
 def test_probability_of_a_choice_is_exact_for_one_token() -> None:
-    assert choice_probabilities("strong", ["weak", "strong"], (math.log(0.2),)) == pytest.approx(
-        {"p_strong": 0.2, "p_weak": 0.8}
-    )
-    assert choice_probabilities("weak", ["weak", "strong"], (math.log(0.9),)) == pytest.approx(
-        {"p_strong": 0.1, "p_weak": 0.9}
-    )
+    found = choice_probabilities("strong", ["weak", "strong"], (math.log(0.2),))
+    assert found == pytest.approx({"p_strong": 0.2, "p_weak": 0.8})
+    found = choice_probabilities("weak", ["weak", "strong"], (math.log(0.9),))
+    assert found == pytest.approx({"p_strong": 0.1, "p_weak": 0.9})
     assert choice_probabilities("weak", ["weak", "strong"], (-0.1, -0.1)) == {}
 
 

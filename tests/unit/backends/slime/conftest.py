@@ -13,9 +13,8 @@ from tests.unit.backends.slime.standin import Sample
 
 
 def turn(*tokens: int, trained: bool = True, prompt: tuple[int, ...] = (7, 8)) -> Turn:
-    completion = Completion(
-        tokens, tuple(-0.1 * token for token in tokens), "stop", weight_version="v3", cached_tokens=1
-    )
+    logprobs = tuple(-0.1 * token for token in tokens)
+    completion = Completion(tokens, logprobs, "stop", weight_version="v3", cached_tokens=1)
     return Turn("update" if trained else "final", prompt, completion, trained)
 
 

@@ -51,23 +51,20 @@ class Sample:
 
 
 SAMPLING = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "max_new_tokens": 32768,
-    "stop": None,
-    "stop_token_ids": None,
-    "skip_special_tokens": False,
-    "no_stop_trim": True,
-    "spaces_between_special_tokens": False,
-}
+    "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 32768, "stop": None, "stop_token_ids": None,
+    "skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False,
+}  # fmt: skip
+UNSET = "reward_key eval_reward_key custom_reward_post_process_path sglang_model_routers".split()
+OFF = "normalize_advantages calculate_per_token_loss apply_chat_template log_passrate".split()
 
 
 def arguments(recipe: dict[str, Any], **settings: Any) -> SimpleNamespace:
     """What `slime` would hold after a launch of `recipe`."""
     rollout = recipe["rollout"]
     return SimpleNamespace(
-        **{
+        **dict.fromkeys(UNSET)
+        | dict.fromkeys(OFF, False)
+        | {
             "agentic_recipe": copy.deepcopy(recipe),
             "hf_checkpoint": "x",
             "n_samples_per_prompt": rollout["group_size"],
@@ -76,18 +73,10 @@ def arguments(recipe: dict[str, Any], **settings: Any) -> SimpleNamespace:
             "rollout_temperature": rollout["temperature"],
             "rollout_top_p": 1.0,
             "advantage_estimator": "grpo",
-            "normalize_advantages": False,
-            "calculate_per_token_loss": False,
             "use_dynamic_batch_size": True,
-            "apply_chat_template": False,
-            "log_passrate": False,
-            "reward_key": None,
-            "eval_reward_key": None,
             "custom_convert_samples_to_train_data_path": "convert",
-            "custom_reward_post_process_path": None,
             "sglang_router_ip": "127.0.0.1",
             "sglang_router_port": 1,
-            "sglang_model_routers": None,
             "prompt_data": "train.jsonl",
             **settings,
         }

@@ -14,6 +14,8 @@ from core.config import RecipeError
 from core.rollout.method import method_spec
 
 PATHS = flags.Paths(Path("/runs/x"))
+HOOKS = "core.backends.slime.hooks"
+OFFLOADED = "--overlap-cpu-optimizer-d2h-h2d --use-precision-aware-optimizer"
 
 
 def rendered(*overrides: str) -> dict[str, list[str]]:
@@ -43,18 +45,10 @@ def value(words: list[str], flag: str) -> str:
         ("algorithm.loss_mode=gspo", "GRPO", "--advantage-estimator gspo"),
         ("algorithm.loss_mode=cispo", "GRPO", "--advantage-estimator cispo"),
         ("algorithm.tis=[0.5,2]", "GRPO", "--use-tis --tis-clip-low 0.5 --tis-clip 2.0"),
-        (
-            "optimizer.cpu_offload=true",
-            "OPTIMIZER",
-            "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d --use-precision-aware-optimizer",
-        ),
+        ("optimizer.cpu_offload=true", "OPTIMIZER", f"--optimizer-cpu-offload {OFFLOADED}"),
         ("slime.context_parallel=2", "PERF", "--max-tokens-per-gpu 8192"),
         ("algorithm.num_steps_per_rollout=4", "ROLLOUT", "--global-batch-size 64"),
-        (
-            "algorithm.dynamic_sampling=true",
-            "CUSTOM",
-            "--dynamic-sampling-filter-path core.backends.slime.hooks.dynamic_filter",
-        ),
+        ("algorithm.dynamic_sampling=true", "CUSTOM", f"--dynamic-sampling-filter-path {HOOKS}.dynamic_filter"),
         ("rollout.concurrency=100", "SGLANG", "--sglang-server-concurrency 50"),
         ("run.trackers=[wandb]", "WANDB", "--use-wandb --wandb-mode offline --wandb-project memagent --wandb-group x"),
         ("slime.flags={--use-fault-tolerance: true, --x: [1, 2]}", "MISC", "--use-fault-tolerance --x 1 2"),
@@ -192,16 +186,15 @@ def test_flags_of_the_preset_replace_those_of_slimes_scripts() -> None:
 
 def test_fan_out_gives_slime_the_reward_hook_instead_of_the_converter() -> None:
     words = rendered("slime.rows=fan_out", "algorithm.loss_agg=token")["CUSTOM"]
-    assert value(words, "--custom-reward-post-process-path") == "core.backends.slime.hooks.post_process_rewards"
+    assert value(words, "--custom-reward-post-process-path") == f"{HOOKS}.post_process_rewards"
     assert "--custom-convert-samples-to-train-data-path" not in words
     assert "--calculate-per-token-loss" in words
 
 
 def test_fan_out_is_refused_for_a_reward_that_compares_a_group() -> None:
     recipe = method_spec("toolorchestra").load("seed", ["slime.rows=fan_out"])
-    with pytest.raises(
-        RecipeError, match=r"lack a reward that compares a group; take another reward, or set slime\.rows=container"
-    ):
+    told = r"lack a reward that compares a group; take another reward, or set slime\.rows=container"
+    with pytest.raises(RecipeError, match=told):
         flags.cluster(recipe)
 
 

@@ -325,14 +325,9 @@ def test_a_tracker_that_fails_is_counted_and_costs_nothing_else(hooks: SlimeBrid
 
 
 def test_roles_are_slimes_routers_and_a_model_that_it_lacks_is_named(hooks: SlimeBridge) -> None:
-    cluster = {
-        "model": "qwen2.5-7B",
-        "checkpoint": {"hf": "/hf", "ref_load": "/dist"},
-        "rollout_gpus": 16,
-        "nodes": 2,
-        "sglang": {"models": {"coder": {"path": "/coder", "gpus": 4}}},
-        "roles": {"executor": "coder"},
-    }
+    cluster: dict[str, Any] = {"model": "qwen2.5-7B", "checkpoint": {"hf": "/hf", "ref_load": "/dist"}}
+    cluster |= {"rollout_gpus": 16, "nodes": 2, "roles": {"executor": "coder"}}
+    cluster["sglang"] = {"models": {"coder": {"path": "/coder", "gpus": 4}}}
     recipe = Recipe.model_validate({**RECIPE, "slime": cluster})
     args = arguments(RECIPE, sglang_router_port=3000, sglang_model_routers={"coder": ("10.0.0.2", 3001)})
     assert router_urls(recipe, args) == {"policy": "http://127.0.0.1:3000", "executor": "http://10.0.0.2:3001"}
@@ -353,10 +348,8 @@ async def test_no_role_but_the_policy_is_trained() -> None:
     roles, turns = AbortableRoles({"judge": Echo(), "policy": Echo()}, "s1", lambda: False), Turns(Sampling())
     for role in roles:
         await turns.ask(roles[role], role, (1,), 1)
-    assert [(turn.role, turn.trained, turn.policy) for turn in turns.recorded] == [
-        ("judge", False, "policy"),
-        ("policy", True, "policy"),
-    ]
+    recorded = [(turn.role, turn.trained, turn.policy) for turn in turns.recorded]
+    assert recorded == [("judge", False, "policy"), ("policy", True, "policy")]
 
 
 async def test_slimes_session_is_that_of_every_call() -> None:

@@ -110,11 +110,8 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     assert call[:2] == ["job", "submit"]
     assert call[2] == f"--address=http://127.0.0.1:{cluster.options['slime.ray.dashboard_port']}"
     environment = json.loads(call[3].removeprefix("--runtime-env-json="))["env_vars"]
-    assert environment["PYTHONPATH"].split(":") == [
-        str(cluster.folder / "megatron"),
-        str(REPOSITORY),
-        str(cluster.folder / "slime root"),
-    ]
+    paths = [cluster.folder / "megatron", REPOSITORY, cluster.folder / "slime root"]
+    assert environment["PYTHONPATH"].split(":") == [*map(str, paths)]
     assert call[4:9] == ["--", "python3", str(cluster.folder / "slime root/train.py"), "--num-layers", "28"]
     overrides = [f"{key}={value}" for key, value in cluster.options.items()]
     recipe = SPEC.load("seed", overrides)
@@ -359,6 +356,7 @@ def test_a_dry_run_tells_what_is_left_to_fill_in(cluster: Cluster, capsys: pytes
     assert any(line.startswith("departure: algorithm.clip_ratio_high is 0.5; slime_agentic has 0.3") for line in told)
 
 
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 STRICT = ("--set", "slime.env={}")
 """Leaves out the variable of the preset that lets SGLang go beyond the positions of the config."""
 
@@ -386,13 +384,7 @@ def test_another_model_than_the_checkpoint_is_told_by_the_dry_run_and_refused_by
 @pytest.mark.parametrize(
     ("config", "settings"),
     [
-        (
-            {
-                "max_position_embeddings": 4096,
-                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
-            },
-            STRICT,
-        ),
+        ({"max_position_embeddings": 4096, "rope_scaling": YARN}, STRICT),
         ({"quantization_config": {"quant_method": "fp8"}, "text_config": None}, ()),  # rollouts in FP8
         ({"num_hidden_layers": 27}, ("--set", "slime.flags={--num-layers: 27}")),
         ({"max_position_embeddings": 4096}, ()),  # the preset has the variable

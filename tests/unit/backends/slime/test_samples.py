@@ -16,21 +16,15 @@ from tests.unit.backends.slime.standin import Sample
 
 def test_a_task_from_slimes_record() -> None:
     metadata = {"context": "A document.", "ground_truth": ["acorn", "almond"], "level": 3}
-    sample = Sample(
-        group_index=4, index=9, prompt=[{"role": "user", "content": "Which?"}], label="acorn", metadata=metadata
-    )
+    prompt = [{"role": "user", "content": "Which?"}]
+    sample = Sample(group_index=4, index=9, prompt=prompt, label="acorn", metadata=metadata)
     expected = Task("train-4", "Which?", ("acorn", "almond"), "A document.", {"level": 3})
     assert read_task(sample, "/data/train.jsonl") == expected
 
 
 def test_a_task_from_our_own_record() -> None:
-    record = {
-        "task_id": "dev-7",
-        "question": "Which?",
-        "answers": ["acorn"],
-        "context": "A document.",
-        "metadata": {"a": 1},
-    }
+    record = {"task_id": "dev-7", "question": "Which?", "answers": ["acorn"], "context": "A document."}
+    record |= {"metadata": {"a": 1}}
     sample = Sample(index=9, prompt="Which?", label="acorn", metadata=record)
     assert read_task(sample, "dev.jsonl") == Task("dev-7", "Which?", ("acorn",), "A document.", {"a": 1})
 
@@ -53,8 +47,6 @@ def test_there_and_back(batch: list[list[Trajectory]], samples: list[Sample]) ->
 
 def test_the_containers_own_fields_agree_with_each_other(samples: list[Sample]) -> None:
     for sample in samples:
-        assert sample.loss_mask is not None
-        assert sample.rollout_log_probs is not None
         assert sample.response_length == len(sample.loss_mask) == len(sample.rollout_log_probs) < len(sample.tokens)
     first = samples[0]
     assert first.tokens == [7, 8, 1, 2, 3, 4, 5, 6]
@@ -65,12 +57,8 @@ def test_the_containers_own_fields_agree_with_each_other(samples: list[Sample]) 
 
 def test_a_failed_rollout_is_the_row_that_all_of_slime_accepts(samples: list[Sample]) -> None:
     failed = samples[2]
-    assert (failed.tokens, failed.response_length, failed.loss_mask, failed.rollout_log_probs) == (
-        [0, 0],
-        1,
-        [0],
-        [0.0],
-    )
+    row = (failed.tokens, failed.response_length, failed.loss_mask, failed.rollout_log_probs)
+    assert row == ([0, 0], 1, [0], [0.0])
     assert (failed.reward, failed.remove_sample, failed.status) == (0.0, True, Sample.Status.FAILED)
     assert failed.metadata["agentic"]["failure"] == "deadline"
 

@@ -24,12 +24,8 @@ def test_a_task_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_data_of_others_is_a_prompt_and_its_ground_truth() -> None:
-    fields = {
-        "raw_prompt": [{"role": "user", "content": "2 + 2?"}],
-        "reward_model": {"ground_truth": "4"},
-        "extra_info": {"index": 3},
-        "index": 3,
-    }
+    fields = {"raw_prompt": [{"role": "user", "content": "2 + 2?"}], "reward_model": {"ground_truth": "4"}}
+    fields |= {"extra_info": {"index": 3}, "index": 3}
     task = read_row(fields, "/data/gsm8k.parquet")
     assert (task.task_id, task.question, task.answers) == ("gsm8k-3", "2 + 2?", ("4",))
 

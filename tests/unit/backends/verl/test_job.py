@@ -81,16 +81,9 @@ def settings_of(*overrides: str, method: str = "memagent", preset: str = "seed")
 
 def test_what_the_recipe_says_is_rendered() -> None:
     found = settings_of(
-        "algorithm.num_steps_per_rollout=4",
-        "optimizer.lr_scheduler_type=cosine",
-        "optimizer.lr_warmup_steps=10",
-        "optimizer.cpu_offload=true",
-        "algorithm.kl_loss_coef=0",
-        "model.lora={rank: 8, alpha: 16}",
-        "run.eval_every=0",
-        "run.record_every=0",
-        "run.seeds=[7]",
-        "verl.nodes=2",
+        *"optimizer.lr_scheduler_type=cosine optimizer.lr_warmup_steps=10 optimizer.cpu_offload=true".split(),
+        *"algorithm.num_steps_per_rollout=4 algorithm.kl_loss_coef=0 run.eval_every=0 run.record_every=0".split(),
+        *("run.seeds=[7]", "verl.nodes=2", "model.lora={rank: 8, alpha: 16}"),
         "verl.overrides={trainer.device: npu, +data.x: [1, a], +data.y: null}",
     )
     expected = {

@@ -18,9 +18,8 @@ def make_turn(prompt: int, sampled: int, trained: bool = True) -> Turn:
 
 
 def make_row(key: str, trained: int, reward: float | None, turns: int = 1, **notes: Any) -> BatchRow:
-    trajectory = Trajectory(
-        "t", (), "failed" if reward is None else "completed", reward, "late" if reward is None else None
-    )
+    end: Any = ("completed", reward) if reward is not None else ("failed", None, "late")
+    trajectory = Trajectory("t", (), *end)
     given = {**describe_rollout(trajectory), "reward": reward, "turns": turns, "trained_tokens": trained, **notes}
     return BatchRow(key, trained, given)
 

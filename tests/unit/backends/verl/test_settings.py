@@ -11,6 +11,8 @@ from core.backends.verl.settings import RECIPE, read_recipe
 from core.config import RecipeError
 from core.rollout.method import method_spec
 
+PLAIN_SAMPLING = {"top_p": 1, "calculate_log_probs": True}
+
 
 def write_recipe(folder: Path, *overrides: str) -> dict[str, str]:
     """What verl's configuration says of a recipe that was written."""
@@ -27,12 +29,7 @@ def make_config(recipe: Any, **changes: Any) -> dict[str, Any]:
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
         "actor_rollout_ref": {
             "actor": {"use_kl_loss": recipe.algorithm.kl_loss_coef > 0, "ppo_epochs": 1, "shuffle": False},
-            "rollout": {
-                "n": rollout.group_size,
-                "temperature": rollout.temperature,
-                "top_p": 1,
-                "calculate_log_probs": True,
-            },
+            "rollout": {"n": rollout.group_size, "temperature": rollout.temperature} | PLAIN_SAMPLING,
         },
         "data": {"train_batch_size": rollout.tasks_per_step},
         "trainer": {"use_v1": True, "v1": {"trainer_mode": "tokentrue_sync"}},
@@ -85,10 +82,9 @@ def test_advantages_by_turn_are_refused_by_name(tmp_path: Path, name: str) -> No
 
 def test_what_the_loss_of_verl_lacks_is_refused(tmp_path: Path) -> None:
     recipe = method_spec("memagent").load("tiny")
+    own = write_recipe(tmp_path, "algorithm.vf_coef=0.1", "algorithm.adv_estimator=gae")
     with pytest.raises(RecipeError, match=r"algorithm\.vf_coef is for the embedded backend alone; on verl set"):
-        read_recipe(
-            make_config(recipe) | write_recipe(tmp_path, "algorithm.vf_coef=0.1", "algorithm.adv_estimator=gae")
-        )
+        read_recipe(make_config(recipe) | own)
 
 
 def test_a_broken_recipe_names_its_file(tmp_path: Path) -> None:

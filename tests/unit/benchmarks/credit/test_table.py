@@ -32,18 +32,14 @@ def write_run(out: Path, seeds: dict[int, Sequence[Sequence[float]]]) -> None:
     """Write a run whose evaluations at steps 0, 2, 4 and 6 have these scores of its tasks, for each seed."""
     folder = RunFolder.create(out, make_recipe(Recipe).dump())
     for seed, scores in seeds.items():
-        metrics, log = (
-            folder.open_metrics(seed),
-            RolloutLog(folder.rollouts_path(seed), lambda ids: [b"x" for _ in ids]),
-        )
+        metrics = folder.open_metrics(seed)
+        log = RolloutLog(folder.rollouts_path(seed), lambda ids: [b"x" for _ in ids])
         for third, of_tasks in enumerate(scores):
             if third:
                 metrics.append({"stage": "train", "step": 2 * third, "seconds": 3.0})
             metrics.append({"stage": "eval", "step": 2 * third, "reward": sum(of_tasks) / len(of_tasks)})
-            done = [
-                Trajectory(str(i), (), reward=score, metrics={"official": score}) for i, score in enumerate(of_tasks)
-            ]
-            log.append([record_rollout("eval", 2 * third, i, Task(str(i), "?", ("x",)), t) for i, t in enumerate(done)])
+            done = [Trajectory(f"{i}", (), reward=s, metrics={"official": s}) for i, s in enumerate(of_tasks)]
+            log.append([record_rollout("eval", 2 * third, i, Task(f"{i}", "?", ("x",)), t) for i, t in enumerate(done)])
     (out / ".run-done").touch()
 
 
@@ -62,22 +58,14 @@ def test_the_score_of_a_method_without_an_official_metric_is_its_reward(tmp_path
 
 def test_dev_chooses_the_rate_and_the_table_has_each_third(tmp_path: Path) -> None:
     write_run(tmp_path / "w/grpo-0.1", {9: [[0.0], [1.0], [0.0], [1.0]]})
-    write_run(
-        tmp_path / "w/grpo-0.2", {9: [[1.0], [0.0], [1.0], [0.0]]}
-    )  # what is before the first step does not count
+    # What is before the first step does not count.
+    write_run(tmp_path / "w/grpo-0.2", {9: [[1.0], [0.0], [1.0], [0.0]]})
     assert credit.choose_rate(PLAN, tmp_path / "w", "grpo") == 0.1
     write_run(tmp_path / "w/grpo", {0: [[0, 0], [0, 1], [1, 1], [1, 1]], 1: [[0, 0], [0, 0], [0, 1], [1, 1]]})
     header, _, grpo, echo = credit.write_table(PLAN, tmp_path).strip().splitlines()[2:]
     assert header.startswith("| rule | rate | untrained | after 1 of 3 |")
-    assert [cell.split(" ")[0] for cell in grpo.strip("| ").split(" | ")] == [
-        "grpo",
-        "0.1",
-        "0.0",
-        "25.0",
-        "75.0",
-        "100.0",
-        "3.0",
-    ]
+    cells = [cell.split(" ")[0] for cell in grpo.strip("| ").split(" | ")]
+    assert cells == "grpo 0.1 0.0 25.0 75.0 100.0 3.0".split()
     assert echo.startswith("| echo | no observations |")
 
 
@@ -90,10 +78,8 @@ def test_a_cell_that_is_done_is_not_trained_again(tmp_path: Path, monkeypatch: p
         credit.run(PLAN.worlds["w"], tmp_path / "cell", {"run.seeds": [9], "warm_start": None})
     (words,) = ran
     assert words[1:5] == ["run", "given", "--preset", "tiny"]
-    world = PLAN.worlds["w"].model_copy(
-        update={"baselines": ["rejection"], "keys": {"experiment.services": {"s.yaml": "{out}-services"}}}
-    )
-    credit.evaluate_baselines(world, tmp_path / "cell")
+    changes = {"baselines": ["rejection"], "keys": {"experiment.services": {"s.yaml": "{out}-services"}}}
+    credit.evaluate_baselines(PLAN.worlds["w"].model_copy(update=changes), tmp_path / "cell")
     services = ["serve", "services", "s.yaml", "--logs", f"{tmp_path}/cell-services", "--"]
     assert ran[1][1:7] == services
     assert ran[1][8:12] == ["evaluate", "heldout", "given", "--run"]

@@ -102,9 +102,8 @@ def test_a_function_of_mbpp_that_gives_no_bug_is_left_out_and_counted(change: di
 
 def test_mbpp_keeps_its_published_splits(tmp_path: Path) -> None:
     texts = {number: f"Write a function for number {number}." for number in (10, 510, 600, 974)}
-    write_records(
-        tmp_path / "mbpp.jsonl", [{**MBPP, "task_id": number, "text": text} for number, text in texts.items()]
-    )
+    records = [{**MBPP, "task_id": number, "text": text} for number, text in texts.items()]
+    write_records(tmp_path / "mbpp.jsonl", records)
     splits, told = read_benchmark("mbpp", CODING_BENCHMARKS["mbpp"], tmp_path / "mbpp.jsonl")
     found = {split: [task.task_id for task in tasks] for split, tasks in splits.items()}
     assert (found["test"], found["eval"]) == (["mbpp-510-1"], ["mbpp-600-1"])

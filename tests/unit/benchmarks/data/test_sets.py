@@ -186,10 +186,7 @@ def test_the_command_tells_counts_and_refuses_options_that_do_not_fit(
 
 def test_paragraphs_become_one_corpus_each_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [{"title": "A", "sentences": ["One. ", "Two."]}, {"title": "B", "sentences": ["Three."]}]
-    rows = [
-        {"task_id": "1", "metadata": {"paragraphs": texts}},
-        {"task_id": "2", "metadata": {"paragraphs": texts[:1]}},
-    ]
+    rows = [{"task_id": "1", "metadata": {"paragraphs": part}} for part in (texts, texts[:1])]
     _write(tmp_path / "first" / "train.jsonl", rows)
     _write(tmp_path / "second" / "test.jsonl", rows[1:])
     out = tmp_path / "corpus.jsonl"

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +35,10 @@ def record(name: str) -> list[list[dict[str, Any]]]:
     def ask(body: dict[str, Any]) -> dict[str, Any]:
         requests.append(copy.deepcopy(body["messages"]))
         reply = next(steps)["reply"]
-        calls = [
-            {
-                "id": f"{len(requests)}-{i}",
-                "type": "function",
-                "function": each | {"arguments": json.dumps(each["arguments"])},
-            }
-            for i, each in enumerate(reply.get("calls", ()))
-        ]
-        message = {
-            "role": "assistant",
-            "content": reply.get("text"),
-            "reasoning": reply["thought"],
-            "tool_calls": calls,
-        }
-        return {"choices": [{"message": message}]}
+        functions = [each | {"arguments": json.dumps(each["arguments"])} for each in reply.get("calls", ())]
+        calls = [{"id": f"{len(requests)}-{i}", "type": "function", "function": f} for i, f in enumerate(functions)]
+        said = {"content": reply.get("text"), "reasoning": reply["thought"], "tool_calls": calls}
+        return {"choices": [{"message": {"role": "assistant", **said}}]}
 
     play(CONVERSATIONS[name], ask)
     assert next(steps, None) is None
@@ -58,21 +46,17 @@ def record(name: str) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "sent_back"),
+    ("name", "thinks", "arguments"),
     [
-        (
-            "tools",
-            lambda message: message["reasoning"] and '{"query"' in message["tool_calls"][0]["function"]["arguments"],
-        ),
-        ("dropped-thoughts", lambda message: "reasoning" not in message),
-        (
-            "reserialised-arguments",
-            lambda m: m["tool_calls"][0]["function"]["arguments"].startswith('{"count":3,"query"'),
-        ),
+        ("tools", True, '{"query"'),
+        ("dropped-thoughts", False, ""),
+        ("reserialised-arguments", True, '{"count":3,"query"'),
     ],
 )
-def test_the_client_sends_answers_back_in_its_own_way(name: str, sent_back: Callable[[Any], bool]) -> None:
-    assert sent_back(record(name)[1][2])
+def test_the_client_sends_answers_back_in_its_own_way(name: str, thinks: bool, arguments: str) -> None:
+    message = record(name)[1][2]
+    assert bool(message.get("reasoning")) == ("reasoning" in message) == thinks
+    assert message["tool_calls"][0]["function"]["arguments"].startswith(arguments)
 
 
 def test_a_helper_begins_anew_and_a_summary_takes_the_place_of_the_history() -> None:

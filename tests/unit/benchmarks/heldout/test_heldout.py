@@ -70,19 +70,10 @@ class Setup:
         tasks: list[Task] = TASKS,
         labels: tuple[str, ...] = ("kind", "absent"),
     ) -> list[EvalResult]:
+        conditions: Any = {"settings": {"data": {"file": "dev"}}, "data": "dev", "length": 0}
+        conditions |= {"sampling": Sampling(), "deadline_s": 10.0}
         cells = [
-            self.models.make_cell(
-                self.folder,
-                model,
-                settings={"data": {"file": "dev"}},
-                variant=variant,
-                data="dev",
-                length=0,
-                seed=seed,
-                n=len(tasks),
-                sampling=Sampling(),
-                deadline_s=10.0,
-            )
+            self.models.make_cell(self.folder, model, variant=variant, seed=seed, n=len(tasks), **conditions)
             for seed in seeds
             for variant, model in named.items()
         ]
@@ -220,6 +211,12 @@ def make_plan(*words: str) -> HeldoutPlan:
     return command.prepare(command.make_parser().parse_args(["memagent", *words]))
 
 
+def model_words(model: Path, folder: Path) -> list[str]:
+    """Return the words for a model without a run."""
+    named = {"--model": model, "--preset": "tiny", "--data": folder / "dev.jsonl", "--out": folder / "evaluated"}
+    return [str(word) for option in named.items() for word in option]
+
+
 @pytest.mark.parametrize(
     ("words", "variants"),
     [
@@ -232,10 +229,7 @@ def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_preset
     words, variants, run, model, own_variant, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
-    out = str(tmp_path / "evaluated")
-    plan = make_plan(
-        "--model", str(model), "--preset", "tiny", "--data", str(tmp_path / "dev.jsonl"), "--out", out, *words
-    )
+    plan = make_plan(*model_words(model, tmp_path), *words)
     assert [(cell.seed, cell.variant) for cell in plan.cells] == [(seed, v) for seed in range(3) for v in variants]
     assert len(plan.tasks) == len(TASKS)
     assert "note" not in capsys.readouterr().out
@@ -244,18 +238,8 @@ def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_preset
 def test_a_model_without_a_run_keeps_the_dtype_that_it_began_with(run, model, tmp_path, monkeypatch):
     timed = iter(["bfloat16", "float32"])
     monkeypatch.setattr("core.train.memory.choose_dtype", lambda config, device: (next(timed), "it is fast here"))
-    words = (
-        "--model",
-        str(model),
-        "--preset",
-        "tiny",
-        "--set",
-        "model.dtype=auto",
-        "--out",
-        str(tmp_path / "evaluated"),
-    )
     for _ in range(2):
-        make_plan(*words, "--data", str(tmp_path / "dev.jsonl"))
+        make_plan(*model_words(model, tmp_path), "--set", "model.dtype=auto")
         assert RunFolder(tmp_path / "evaluated").config["model"]["dtype"] == "bfloat16"
 
 
@@ -278,25 +262,19 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkey
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (["memagent", "--run", "RUN"], "no checkpoint. Train seed 3 first"),
-        (
-            ["memagent", "--run", "RUN", "--variants", "dearest"],
-            "unknown variant 'dearest'; memagent has: trained, untrained",
-        ),
-        (["memagent", "--model", "M", "--policy-key-file", "key"], "--policy-key-file goes with --policy-url"),
-        (["memagent", "--model", "M", "--variants", "untrained"], "that training started from: --untrained"),
-        (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, codescout, coding, compaction, memagent"),
-        (["memagent", "--run", "RUN", "--variants", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),
-        (
-            ["memagent", "--run", "RUN", "--variants", "untrained", "--by", "kind", "nolabel"],
-            "--by nolabel.*there are: kind",
-        ),
-        (["agentflow", "--run", "RUN", "--variants", "untrained"], "method is 'memagent', and this is 'agentflow'"),
+        ("memagent --run RUN", "no checkpoint. Train seed 3 first"),
+        ("memagent --run RUN --variants dearest", "unknown variant 'dearest'; memagent has: trained, untrained"),
+        ("memagent --model M --policy-key-file key", "--policy-key-file goes with --policy-url"),
+        ("memagent --model M --variants untrained", "that training started from: --untrained"),
+        ("memgent --run RUN", "no method 'memgent'.*agentflow, codescout, coding, compaction, memagent"),
+        ("memagent --run RUN --variants untrained --data /no.jsonl", "/no.jsonl: no such file"),
+        ("memagent --run RUN --variants untrained --by kind nolabel", "--by nolabel.*there are: kind"),
+        ("agentflow --run RUN --variants untrained", "method is 'memagent', and this is 'agentflow'"),
     ],
 )
 def test_bad_input_is_named_with_its_fix(call, message, run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # where a call without --run begins its folder
-    assert command.main([str(run.path) if word == "RUN" else word for word in call]) == 1
+    assert command.main([str(run.path) if word == "RUN" else word for word in call.split()]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert re.search(message, error), error
@@ -306,8 +284,5 @@ def test_files_of_one_name_get_names_of_their_own(tmp_path: Path) -> None:
     odd = tmp_path / "a=b.jsonl"
     odd.touch()
     assert command.name_data("data/mbpp/test.jsonl") == ("test", "data/mbpp/test.jsonl")
-    assert command.name_data("humanevalfix=data/humanevalfix/test.jsonl") == (
-        "humanevalfix",
-        "data/humanevalfix/test.jsonl",
-    )
+    assert command.name_data("fix=data/humanevalfix/test.jsonl") == ("fix", "data/humanevalfix/test.jsonl")
     assert command.name_data(str(odd)) == ("a=b", str(odd))

@@ -84,9 +84,8 @@ def short(data: EvalData) -> EvalData:
 
 async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, folder, data):
     cells = await run(ScriptedModels(needle_reader(tokenizer)), folder, model, data)
-    assert set(cells) == {(variant, length, 0) for variant in VARIANTS for length in (448, 1536)} - {
-        ("full-context", 1536, 0)
-    }
+    every = {(variant, length, 0) for variant in VARIANTS for length in (448, 1536)}
+    assert set(cells) == every - {("full-context", 1536, 0)}
     for variant in ("trained", "untrained"):
         for length in (448, 1536):
             result = cells[variant, length, 0]
@@ -100,9 +99,8 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
     short = cells["full-context", 448, 0]
     assert (short.turns, short.scores["official"]) == ([1] * 6, [1.0] * 6)
     (absence,) = folder.published["departures"]
-    assert re.search(
-        r"full-context has no score on niah at 1536 tokens: .* to 1,\d\d\d tokens, .*context of 1,024", absence
-    )
+    told = r"full-context has no score on niah at 1536 tokens: .* to 1,\d\d\d tokens, .*context of 1,024"
+    assert re.search(told, absence)
     wide = ScriptedModels(needle_reader(tokenizer), context=2048)
     assert ("full-context", 1536, 0) in await run(wide, folder, model, data, variants=("full-context",))
     assert folder.published["departures"] == [], "it has a score now"
@@ -149,9 +147,8 @@ async def test_the_documents_of_a_file_are_counted_with_the_tokenizer_that_reads
     wrong = [replace(task, metadata={**task.metadata, "length": 3}) for task in tasks]
     write_jsonl(tmp_path / "mine.jsonl", wrong)
     mine = file_data(tmp_path / "mine.jsonl", tokenizer=tokenizer)
-    (result,) = (
-        await run(ScriptedModels(needle_reader(tokenizer)), folder, model, mine, variants=("trained",))
-    ).values()
+    results = await run(ScriptedModels(needle_reader(tokenizer)), folder, model, mine, variants=("trained",))
+    (result,) = results.values()
     assert result.document_tokens == [task.metadata["length"] for task in tasks]
 
 
@@ -187,9 +184,8 @@ async def test_a_broken_result_is_named_before_anything_runs(tokenizer, model, f
     models = ScriptedModels(needle_reader(tokenizer))
     folder.evaluation_path.mkdir()
     (folder.evaluation_path / "trained__niah__1536__seed-0.json").write_text('{"variant"')
-    with pytest.raises(
-        EvaluationError, match=r"trained__niah__1536__seed-0\.json: the result: Invalid JSON.*Delete the file"
-    ):
+    told = r"trained__niah__1536__seed-0\.json: the result: Invalid JSON.*Delete the file"
+    with pytest.raises(EvaluationError, match=told):
         await run(models, folder, model, data)
     assert models.opened == []
 
@@ -246,28 +242,22 @@ def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("words", "message"),
     [
-        ([], "give either --run RUN_DIR or --model ID_OR_PATH"),
-        (["--model", "MODEL", "--lengths", "20"], "length 20: niah, sample 0: the smallest sample"),
-        (
-            ["--model", "MODEL", "--variants", "trained", "--window", "5", "5"],
-            "--window is for the variant full-context",
-        ),
-        (["--model", "MODEL", "--variants", "untrained"], "variant untrained: no model for it.*--untrained"),
-        (["--model", "MODEL", "--data", "/nowhere.jsonl"], "/nowhere.jsonl: no such file"),
-        (["--model", "./nowhere"], r"\./nowhere: no such folder"),
-        (["--run", "/nowhere"], "/nowhere is not a run folder"),
-        (["--run", "/nowhere", "--policy-url", "http://x"], "--policy-url goes with --model"),
-        (
-            ["--model", "MODEL", "--policy-url", "http://127.0.0.1:9"],
-            "policy url http://127.0.0.1:9: no answer.*Start a",
-        ),
-        (["--model", "MODEL", "--policy-url", "localhost:9"], "policy url localhost:9.*http://host:port"),
+        ("", "give either --run RUN_DIR or --model ID_OR_PATH"),
+        ("--model MODEL --lengths 20", "length 20: niah, sample 0: the smallest sample"),
+        ("--model MODEL --variants trained --window 5 5", "--window is for the variant full-context"),
+        ("--model MODEL --variants untrained", "variant untrained: no model for it.*--untrained"),
+        ("--model MODEL --data /nowhere.jsonl", "/nowhere.jsonl: no such file"),
+        ("--model ./nowhere", r"\./nowhere: no such folder"),
+        ("--run /nowhere", "/nowhere is not a run folder"),
+        ("--run /nowhere --policy-url http://x", "--policy-url goes with --model"),
+        ("--model MODEL --policy-url http://127.0.0.1:9", "policy url http://127.0.0.1:9: no answer.*Start a"),
+        ("--model MODEL --policy-url localhost:9", "policy url localhost:9.*http://host:port"),
     ],
 )
-def test_bad_input_is_named_with_its_fix(call, message, model, tmp_path, capsys):
-    call = [str(model) if word == "MODEL" else word for word in call]
+def test_bad_input_is_named_with_its_fix(words, message, model, tmp_path, capsys):
+    call = [str(model) if word == "MODEL" else word for word in words.split()]
     call += [] if "--run" in call else ["--preset", "tiny", "--out", str(tmp_path / "out")]
     call += [] if "--lengths" in call or "/nowhere.jsonl" in call else ["--lengths", "448"]
     assert command.main(call) == 1

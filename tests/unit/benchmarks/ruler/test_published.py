@@ -63,13 +63,9 @@ def test_the_preset_published_on_its_own_files_departs_only_where_it_must(
     model: Path, tmp_path: Path, files: Path
 ) -> None:
     plan = prepare(model, tmp_path / "out", "--preset", "published", "--data", str(files), "--published-as", "M")
-    assert [(cell.data, cell.length, cell.n) for cell in plan.cells] == [
-        ("ruler-hqa", 50, 128),
-        ("ruler-hqa", 100, 128),
-    ]
-    assert {(cell.notes["protocol"], cell.notes["published_as"]) for cell in plan.cells} == {
-        ("memagent recurrent", "M")
-    }
+    assert [(cell.data, cell.length, cell.n) for cell in plan.cells] == [("ruler-hqa", n, 128) for n in (50, 100)]
+    notes = {(cell.notes["protocol"], cell.notes["published_as"]) for cell in plan.cells}
+    assert notes == {("memagent recurrent", "M")}
     assert departures(plan) == INHERENT
 
 
@@ -97,18 +93,15 @@ def test_whole_documents_have_the_budgets_of_the_published_baselines(
     options = ["--preset", "published", "--data", str(files), "--variants", "full-context"]
     plan = prepare(model, tmp_path / "out", *options, *(("--window", *window) if window else ()))
     assert {cell.notes["protocol"] for cell in plan.cells} == {protocol}
-    assert departures(plan)[:1] == (
-        INHERENT[:1] if protocol else ["tokens of a whole prompt: 5,000; published: 120,000"]
-    )
+    shorter = "tokens of a whole prompt: 5,000; published: 120,000"
+    assert departures(plan)[0] == (INHERENT[0] if protocol else shorter)
 
 
 def test_official_files_are_read_as_their_evaluation_reads_them(files: Path) -> None:
     data = official_data(files, "hqa")
     assert (data.name, data.lengths) == ("ruler-hqa", (50, 100))
-    assert [(task.question, task.context) for task in data.tasks(50, 0, 2)] == [
-        ("Who?", "It was 0."),
-        ("Who?", "It was 1."),
-    ]
+    tasks = [(task.question, task.context) for task in data.tasks(50, 0, 2)]
+    assert tasks == [("Who?", "It was 0."), ("Who?", "It was 1.")]
     before = data.settings_at(50)
     assert data.settings_at(100) != before
     (files / "eval_100.json").write_text("[]")

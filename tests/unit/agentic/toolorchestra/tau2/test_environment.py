@@ -136,9 +136,8 @@ async def test_a_model_plays_the_user(workers: Workers, reply: ChatReply | Polic
 
 async def test_without_tau2_the_fault_says_how_to_get_it() -> None:
     workers = Workers(sys.executable)
-    with pytest.raises(
-        EnvironmentFault, match=r"python\S* has no tau2-bench; .*benchmarks/tau2/README\.md.*--tau2-python"
-    ):
+    told = r"python\S* has no tau2-bench; .*benchmarks/tau2/README\.md.*--tau2-python"
+    with pytest.raises(EnvironmentFault, match=told):
         await workers.pick().call("about")
     workers.close()
 

@@ -1,4 +1,4 @@
-"""The command on made-up prompts: its baselines, and the rows of a run."""
+"""RouteLLM's measures by hand, and the command on made-up prompts: its baselines, and the rows of a run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.plan import EvaluationError
+from benchmarks.routing.curve import Outcomes, average, average_recovery, call_threshold, measure_router, recover_gap
 from benchmarks.routing.evaluate import main, measure_routers, read_scores
 from core.runs.run_folder import RunFolder
 from tests.unit.benchmarks.conftest import make_result
@@ -32,9 +33,8 @@ def make_records() -> list[dict[str, Any]]:
 
 
 def write_tasks(path: Path) -> Path:
-    tasks = [
-        {"question": r["prompt"], "kind": r["set"], "weak": r["weak"], "strong": r["strong"]} for r in make_records()
-    ]
+    names = {"question": "prompt", "kind": "set", "weak": "weak", "strong": "strong"}
+    tasks = [{name: record[key] for name, key in names.items()} for record in make_records()]
     path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
     return path
 
@@ -79,28 +79,18 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
 ) -> None:
     folder = RunFolder.create(tmp_path / "run", {})
     ids = ["test-0-0.1", "test-0-0.5", "test-1-0.1", "test-1-0.5"]
-    result = make_result(
-        "trained",
-        "test",
-        [1.0, 0.0, 1.0, 1.0],
-        notes={"task_ids": ids},
-        measures={
-            "p_strong": [0.8, 0.4, 0.2, None],
-            "malformed": [0.0, 0.0, 0.0, 1.0],
-            "calls_strong": [1.0, 0.0, 0.0, 0.0],
-            "reward": [0.9, 0.0, 1.0, -0.5],
-        },
-        labels={"price": ["0.1", "0.5", "0.1", "0.5"]},
-    )
+    measures: dict[str, Any] = {
+        "p_strong": [0.8, 0.4, 0.2, None],
+        "malformed": [0.0, 0.0, 0.0, 1.0],
+        "calls_strong": [1.0, 0.0, 0.0, 0.0],
+        "reward": [0.9, 0.0, 1.0, -0.5],
+    }
+    more = {"notes": {"task_ids": ids}, "measures": measures, "labels": {"price": ["0.1", "0.5", "0.1", "0.5"]}}
+    result = make_result("trained", "test", [1.0, 0.0, 1.0, 1.0], **more)
     folder.save_evaluation(result)
     samples = [
-        SimpleNamespace(
-            task_id=task_id,
-            question=f"prompt {task_id[5]}",
-            status="completed",
-            log={"right": {"weak": task_id[5] == "1", "strong": True}},
-        )
-        for task_id in ids
+        SimpleNamespace(task_id=name, question=f"prompt {name[5]}", status="completed", log={"right": right})
+        for name, right in ((name, {"weak": name[5] == "1", "strong": True}) for name in ids)
     ]
     monkeypatch.setattr("benchmarks.routing.evaluate.read_rollouts", lambda path: samples)
     notes: list[str] = []
@@ -125,3 +115,55 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
 def test_a_run_without_results_is_told_which_command_makes_them(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="evaluate heldout toolorchestra"):
         read_scores(RunFolder.create(tmp_path / "run", {}), [])
+
+
+# Ten prompts: the strong model alone is right on four of them (places 0 to 3), the weak one alone on none.
+WEAK = np.array([0, 0, 0, 0, 1, 1, 1, 0, 0, 0], dtype=float)
+STRONG = np.array([1, 1, 1, 1, 1, 1, 1, 0, 0, 0], dtype=float)
+OUTCOMES = Outcomes(WEAK, STRONG)
+BEST_FIRST = np.arange(10, 0, -1, dtype=float)
+
+
+def test_the_best_router_recovers_the_gap_at_four_calls_in_ten() -> None:
+    pgr = recover_gap(BEST_FIRST, OUTCOMES)
+    assert pgr.tolist() == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1, 1])
+    # Trapezoids of width 0.1: 0.1 * (0 / 2 + 0.25 + 0.5 + 0.75 + 6 * 1 + 1 / 2) = 0.8.
+    assert average_recovery(pgr) == pytest.approx(0.8)
+    assert call_threshold(pgr, 0.5) == pytest.approx(0.2)
+    assert call_threshold(pgr, 0.8) == pytest.approx(0.32)
+    assert OUTCOMES.quality(pgr)[[0, 2, 10]].tolist() == pytest.approx([0.3, 0.5, 0.7])
+
+
+def test_a_prompt_that_strong_loses_takes_recovery_back() -> None:
+    outcomes = Outcomes(np.array([0.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 1.0, 1.0]))  # a gap of 2 prompts in 4
+    # After each call the recovered gap is 1/2, 0, 1/2, 1. The peak at 0.25 lies between two measured shares.
+    pgr = recover_gap(np.array([4.0, 3.0, 2.0, 1.0]), outcomes)
+    assert pgr[[2, 3, 5, 7, 8]].tolist() == pytest.approx([0.4, 0.4, 0, 0.4, 0.6])
+    assert call_threshold(pgr, 0.5) == pytest.approx(0.75)
+    assert call_threshold(pgr, 0.4) == pytest.approx(0.2)
+
+
+def test_counts_are_copies_of_prompts() -> None:
+    counts = np.array([2, 1, 1, 0, 1, 1, 1, 1, 1, 1], dtype=float)
+    twice = np.repeat(np.arange(10), counts.astype(int))
+    copied = recover_gap(BEST_FIRST[twice], Outcomes(WEAK[twice], STRONG[twice]))
+    assert recover_gap(BEST_FIRST, OUTCOMES, counts).tolist() == pytest.approx(copied.tolist())
+
+
+def test_no_gap_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not better"):
+        recover_gap(BEST_FIRST, Outcomes(STRONG, WEAK))
+
+
+def test_intervals_hold_the_value_and_the_mean_over_folds_has_a_narrower_one() -> None:
+    rng = np.random.default_rng(1)
+    folds = []
+    for seed in range(3):
+        gain = (rng.random(400) < 0.3).astype(float)
+        scores = gain + rng.normal(size=400)
+        folds.append(measure_router(scores, Outcomes(np.zeros(400), gain), seed, draws=200))
+    for one in folds:
+        low, high = one.interval(0)
+        assert low < one.values[0] < high
+    low, high = average(folds).interval(0)
+    assert 0 < high - low < min(one.interval(0)[1] - one.interval(0)[0] for one in folds)
