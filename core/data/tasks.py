@@ -9,12 +9,12 @@
 | ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
 | evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
 | orchestration | problem, answer, tools, category, pref_vec, ... at the top or in metadata | ToolOrchestra |
-| hle | question, answer, answer_type, image, category, id | Humanity's Last Exam on the hub |
-| any other | a question, an answer, id, context, url, year, source, wiki_links, metadata | GSM8K, TRL, FRAMES ... |
+| any other | a question, an answer, id, context, url, year, source, wiki_links, metadata | GSM8K, TRL, FRAMES, HLE ... |
 
-In the last one, QUESTIONS and ANSWERS below name the fields of question and answer; of several, the first counts. A
-prompt may be a list of messages: the user's last one is the question, and a Task keeps those before it. Without an
-answer, a reply that ends `messages` is the answer. A solution that ends in `#### 72`, as GSM8K's, is the answer 72.
+A text in `context` is the document in every format. In the last one, QUESTIONS and ANSWERS below name the fields of
+question and answer; of several, the first counts. A prompt may be a list of messages: the user's last one is the
+question, and a Task keeps those before it. Without an answer, a reply that ends `messages` is the answer. A solution
+that ends in `#### 72`, as GSM8K's, is the answer 72.
 
 benchmarks.ruler.hqa reads raw HotpotQA items, which are documents and not tasks.
 """
@@ -207,6 +207,7 @@ def _convert_flashrag(read: Fields, short: bool) -> Task:
         task_id="-".join(filter(None, (source, name))) if name else "",
         question=read.text("question"),
         answers=read.answers("golden_answers", short=short),
+        context=_read_context(read),
         metadata={"kind": source} if source else {},
     )
 
@@ -237,7 +238,7 @@ def _convert_slime(read: Fields, short: bool) -> Task:
         task_id="",
         question=question,
         answers=answers,
-        context=inner.context(),
+        context=inner.context() or _read_context(read),
         metadata=metadata,
         earlier_messages=earlier,
     )
@@ -245,7 +246,7 @@ def _convert_slime(read: Fields, short: bool) -> Task:
 
 def _convert_orchestration(read: Fields, short: bool) -> Task:
     inner, rest = read.open("metadata").all(), read.all()
-    metadata = {name: value for name, value in rest.items() if name not in ("problem", "answer", "metadata")} | inner
+    metadata = {name: value for name, value in rest.items() if name not in ("problem", "answer", "metadata", "context")} | inner
     is_conversation, named = _is_conversation(metadata), replace(read, values=metadata)
     if is_conversation and not rest["problem"]:
         read = replace(read, values={**rest, "problem": _user_request(metadata.get("example"))})
@@ -253,6 +254,7 @@ def _convert_orchestration(read: Fields, short: bool) -> Task:
         task_id=named.name(named.first(("eid", "index")) or "eid") or "",
         question=read.text("problem"),
         answers=read.answers("answer", short=short, empty=is_conversation),
+        context=_read_context(read),
         metadata=metadata,
     )
 
@@ -281,17 +283,17 @@ def _read_frames(read: Fields) -> dict[str, Any]:
     return {**metadata, "kind": metadata["reasoning_types"]} if "reasoning_types" in metadata else metadata
 
 
-def _convert_hle(read: Fields, short: bool) -> Task:
-    return Task(
-        task_id=read.name("id") or "",
-        question=read.text("question"),
-        answers=read.answers("answer", short=short),
-        metadata={
-            "kind": read.name("category") or "unknown",
-            "answer_type": read.name("answer_type"),
-            "image": bool(read.take("image")),
-        },
-    )
+def _read_hle(read: Fields) -> dict[str, Any]:
+    """Return HLE's metadata; nothing for a record of another set that has an answer_type."""
+    if not {"answer_type", "category"} <= read.values.keys():
+        return {}
+    kind, kept = read.name("category") or "unknown", read.name("answer_type")
+    return {"kind": kind, "answer_type": kept, "image": bool(read.take("image"))}
+
+
+def _read_context(read: Fields) -> str:
+    """Return the field `context` if it is a text."""
+    return read.context() if isinstance(read.values.get("context"), str) else ""
 
 
 def _convert_any(read: Fields, short: bool) -> Task:
@@ -315,8 +317,8 @@ def _convert_any(read: Fields, short: bool) -> Task:
         task_id=read.name(read.first(("task_id", "id")) or "id") or "",
         question=question,
         answers=answers,
-        context=read.context() if isinstance(read.values.get("context"), str) else "",
-        metadata={**metadata, **read.keep("url", "year", "source"), **_read_frames(read)},
+        context=_read_context(read),
+        metadata={**_read_hle(read), **metadata, **read.keep("url", "year", "source"), **_read_frames(read)},
         earlier_messages=earlier,
     )
 
@@ -329,5 +331,4 @@ _FORMATS: tuple[tuple[frozenset[str], Callable[[Fields, bool], Task]], ...] = (
     (frozenset({"input", "outputs"}), _convert_evaluation),
     (frozenset({"input", "answers"}), _convert_evaluation),
     (frozenset({"problem", "answer", "tools"}), _convert_orchestration),
-    (frozenset({"question", "answer", "answer_type"}), _convert_hle),
 )
