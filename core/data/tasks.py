@@ -3,18 +3,17 @@
 | format | fields | from |
 |---|---|---|
 | own | task_id, question, answers, context, earlier_messages, metadata | `write_jsonl` |
-| FlashRAG | question, golden_answers, id, data_source | FlashRAG's data sets on the hub; Search-R1's parquet |
+| FlashRAG | question, golden_answers, id, data_source, context | FlashRAG's data sets on the hub; Search-R1's parquet |
 | training row | prompt, context, reward_model.ground_truth, data_source, extra_info | verl; MemAgent's parquet |
-| slime | prompt, label, metadata.context, metadata.ground_truth | slime-agentic |
+| slime | prompt, label, context or metadata.context, metadata.ground_truth | slime-agentic |
 | ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
 | evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
-| orchestration | problem, answer, tools, category, pref_vec, ... at the top or in metadata | ToolOrchestra |
-| any other | a question, an answer, id, context, url, year, source, wiki_links, metadata | GSM8K, TRL, FRAMES, HLE ... |
+| orchestration | problem, answer, tools, context, category, pref_vec, ... at the top or in metadata | ToolOrchestra |
+| any other | a question, an answer, id, context, url, year, source, wiki_links, metadata | GSM8K, TRL, FRAMES, HLE |
 
-A text in `context` is the document in every format. In the last one, QUESTIONS and ANSWERS below name the fields of
-question and answer; of several, the first counts. A prompt may be a list of messages: the user's last one is the
-question, and a Task keeps those before it. Without an answer, a reply that ends `messages` is the answer. A solution
-that ends in `#### 72`, as GSM8K's, is the answer 72.
+In the last one, QUESTIONS and ANSWERS below name the fields of question and answer; of several, the first counts. A
+prompt may be a list of messages: the user's last one is the question, and a Task keeps those before it. Without an
+answer, a reply that ends `messages` is the answer. A solution that ends in `#### 72`, as GSM8K's, is the answer 72.
 
 benchmarks.ruler.hqa reads raw HotpotQA items, which are documents and not tasks.
 """
@@ -22,7 +21,6 @@ benchmarks.ruler.hqa reads raw HotpotQA items, which are documents and not tasks
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 import sys
 from collections import Counter
@@ -245,16 +243,17 @@ def _convert_slime(read: Fields, short: bool) -> Task:
 
 
 def _convert_orchestration(read: Fields, short: bool) -> Task:
-    inner, rest = read.open("metadata").all(), read.all()
-    metadata = {name: value for name, value in rest.items() if name not in ("problem", "answer", "metadata", "context")} | inner
+    inner, rest, context = read.open("metadata").all(), read.all(), _read_context(read)
+    taken = {"problem", "answer", "metadata", *(["context"] if context else [])}
+    metadata = {name: value for name, value in rest.items() if name not in taken} | inner
     is_conversation, named = _is_conversation(metadata), replace(read, values=metadata)
-    if is_conversation and not rest["problem"]:
+    if is_conversation and not rest.get("problem"):
         read = replace(read, values={**rest, "problem": _user_request(metadata.get("example"))})
     return Task(
         task_id=named.name(named.first(("eid", "index")) or "eid") or "",
         question=read.text("problem"),
         answers=read.answers("answer", short=short, empty=is_conversation),
-        context=_read_context(read),
+        context=context,
         metadata=metadata,
     )
 
@@ -307,12 +306,9 @@ def _convert_any(read: Fields, short: bool) -> Task:
         raise read.error("answer", "is missing", 'add the final answer, such as "answer": "72"')
     if reply is not None:
         read.notes.add("the last reply is the answer" if answer is None else "the reply after the question is not used")
-    written, metadata = read.values.get("metadata"), read.keep("metadata")
-    if isinstance(written, Mapping):
+    metadata = read.keep("metadata")
+    with suppress(DataError):  # what is no object is kept as it is
         metadata = read.open("metadata").all()
-    elif isinstance(written, str) and written.lstrip().startswith("{"):  # as CSV files and some published sets have it
-        with suppress(ValueError):
-            metadata = json.loads(written)
     return Task(
         task_id=read.name(read.first(("task_id", "id")) or "id") or "",
         question=question,

@@ -194,6 +194,12 @@ def test_a_list_that_a_csv_file_made_a_text_is_told(answer: str, told: bool, tmp
     assert notes.describe() == [line] * told
 
 
+def test_our_own_format_is_read_from_csv_and_without_the_gaps_of_parquet(tmp_path: Path) -> None:
+    metadata = '"{""kind"": ""y"", ""category"": null}"'
+    (tmp_path / "x.csv").write_text(f"task_id,question,answers,context,metadata\n1,a ?,b,,{metadata}\n2,c ?,d,,\n")
+    assert [task.metadata for task in read_tasks(tmp_path / "x.csv", require_context=False)] == [{"kind": "y"}, {}]
+
+
 def test_a_number_of_our_own_format_says_which_task_it_is(tmp_path: Path) -> None:
     """An environment may begin every task alike."""
     own = [{"task_id": str(i), "question": "Guess", "answers": ["7"], "metadata": {"index": i}} for i in range(3)]
