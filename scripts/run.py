@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,8 @@ class Experiment:
                 print(f"data: {file}", flush=True)
                 if status := run_command(words):
                     return status
+            elif world := find_newer_world(file, words):
+                print(f"note: {file} is older than {world}; delete {file.parent} to make it anew", flush=True)
         return 0
 
     def run_evaluations(self) -> int:
@@ -154,6 +157,19 @@ class Experiment:
                         finished += 1
                         progress.update(finished)
         return failed
+
+
+def find_newer_world(file: Path, words: Sequence[str]) -> Path | None:
+    """Return the module of the world that `file` comes from if it was changed since; None for any other file."""
+    if words[1:3] != ["data", "world"]:
+        return None
+    from core.rollout.method import find_package
+    from core.worlds import command
+
+    options = command.make_parser().parse_args(words[3:])
+    package = import_module(find_package(options.method))
+    world = Path(package.__path__[0], f"{options.world}.py")
+    return world if world.is_file() and world.stat().st_mtime > file.stat().st_mtime else None
 
 
 def make_plan(experiment: ExperimentSection, options: argparse.Namespace, words: Sequence[str]) -> Experiment:

@@ -106,7 +106,7 @@ class CodeScout(Method):
         self.config = recipe.codescout
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
-        self.call_format = need_format("model.path", tokenizer)
+        self.call_format = need_format(None, tokenizer)
         self.sandbox = workspaces.choose_backend() if self.config.backend == "auto" else self.config.backend
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:

@@ -481,7 +481,7 @@ class Recipe(Section):
             raise ValueError(
                 f"optimizer.lr_decay_steps is {optimizer.lr_decay_steps}, and run.steps={self.run.steps} takes {steps} "
                 "optimizer steps: the last ones would have the rate 0. Set optimizer.lr_decay_steps=null, which ends "
-                "the decay with the run, or fewer run.steps"
+                "the decay with the run, or fewer run.steps: a run that has begun keeps its decay, and ends with it"
             )
         return self
 

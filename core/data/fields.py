@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -74,16 +76,19 @@ class Fields:
         return {name: value for name in names if (value := self.take(name)) is not None and value == value}
 
     def open(self, name: str) -> Fields:
-        """Return the reader of an object; of an empty one if the field is missing or null."""
-        value = self.values.get(name)
+        """Return the reader of an object, also of JSON text, as in CSV; of an empty one if the field has nothing."""
+        value = self.values.get(name) or None
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            with suppress(ValueError):
+                value = json.loads(self.take(name))
         if value is not None and not isinstance(value, Mapping):
             raise self.error(name, f"must be an object, is a {type(value).__name__}", "write it as a JSON object")
         return Fields(value or {}, self.location, f"{self.prefix}{name}.", self.used, self.notes)
 
     def all(self) -> dict[str, Any]:
-        """Return all fields of this object."""
+        """Return all fields of this object but the null ones, with which parquet fills what a record has not."""
         self.used.update(self.prefix + name for name in self.values)
-        return dict(self.values)
+        return {name: value for name, value in self.values.items() if value is not None}
 
     def context(self, name: str = "context") -> str:
         """Return the document, "" without one."""

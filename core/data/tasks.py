@@ -3,14 +3,13 @@
 | format | fields | from |
 |---|---|---|
 | own | task_id, question, answers, context, earlier_messages, metadata | `write_jsonl` |
-| FlashRAG | question, golden_answers, id, data_source | FlashRAG's data sets on the hub; Search-R1's parquet |
+| FlashRAG | question, golden_answers, id, data_source, context | FlashRAG's data sets on the hub; Search-R1's parquet |
 | training row | prompt, context, reward_model.ground_truth, data_source, extra_info | verl; MemAgent's parquet |
-| slime | prompt, label, metadata.context, metadata.ground_truth | slime-agentic |
+| slime | prompt, label, context or metadata.context, metadata.ground_truth | slime-agentic |
 | ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
 | evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
-| orchestration | problem, answer, tools, category, pref_vec, ... at the top or in metadata | ToolOrchestra |
-| hle | question, answer, answer_type, image, category, id | Humanity's Last Exam on the hub |
-| any other | a question, an answer, id, context, url, year, source, wiki_links, metadata | GSM8K, TRL, FRAMES ... |
+| orchestration | problem, answer, tools, context, category, pref_vec, ... at the top or in metadata | ToolOrchestra |
+| any other | a question, an answer, id, context, url, year, source, wiki_links, metadata | GSM8K, TRL, FRAMES, HLE |
 
 In the last one, QUESTIONS and ANSWERS below name the fields of question and answer; of several, the first counts. A
 prompt may be a list of messages: the user's last one is the question, and a Task keeps those before it. Without an
@@ -22,7 +21,6 @@ benchmarks.ruler.hqa reads raw HotpotQA items, which are documents and not tasks
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 import sys
 from collections import Counter
@@ -207,6 +205,7 @@ def _convert_flashrag(read: Fields, short: bool) -> Task:
         task_id="-".join(filter(None, (source, name))) if name else "",
         question=read.text("question"),
         answers=read.answers("golden_answers", short=short),
+        context=_read_context(read),
         metadata={"kind": source} if source else {},
     )
 
@@ -237,22 +236,24 @@ def _convert_slime(read: Fields, short: bool) -> Task:
         task_id="",
         question=question,
         answers=answers,
-        context=inner.context(),
+        context=inner.context() or _read_context(read),
         metadata=metadata,
         earlier_messages=earlier,
     )
 
 
 def _convert_orchestration(read: Fields, short: bool) -> Task:
-    inner, rest = read.open("metadata").all(), read.all()
-    metadata = {name: value for name, value in rest.items() if name not in ("problem", "answer", "metadata")} | inner
+    inner, rest, context = read.open("metadata").all(), read.all(), _read_context(read)
+    taken = {"problem", "answer", "metadata", *(["context"] if context else [])}
+    metadata = {name: value for name, value in rest.items() if name not in taken} | inner
     is_conversation, named = _is_conversation(metadata), replace(read, values=metadata)
-    if is_conversation and not rest["problem"]:
+    if is_conversation and not rest.get("problem"):
         read = replace(read, values={**rest, "problem": _user_request(metadata.get("example"))})
     return Task(
         task_id=named.name(named.first(("eid", "index")) or "eid") or "",
         question=read.text("problem"),
         answers=read.answers("answer", short=short, empty=is_conversation),
+        context=context,
         metadata=metadata,
     )
 
@@ -281,17 +282,17 @@ def _read_frames(read: Fields) -> dict[str, Any]:
     return {**metadata, "kind": metadata["reasoning_types"]} if "reasoning_types" in metadata else metadata
 
 
-def _convert_hle(read: Fields, short: bool) -> Task:
-    return Task(
-        task_id=read.name("id") or "",
-        question=read.text("question"),
-        answers=read.answers("answer", short=short),
-        metadata={
-            "kind": read.name("category") or "unknown",
-            "answer_type": read.name("answer_type"),
-            "image": bool(read.take("image")),
-        },
-    )
+def _read_hle(read: Fields) -> dict[str, Any]:
+    """Return HLE's metadata; nothing for a record of another set that has an answer_type."""
+    if not {"answer_type", "category"} <= read.values.keys():
+        return {}
+    kind, kept = read.name("category") or "unknown", read.name("answer_type")
+    return {"kind": kind, "answer_type": kept, "image": bool(read.take("image"))}
+
+
+def _read_context(read: Fields) -> str:
+    """Return the field `context` if it is a text."""
+    return read.context() if isinstance(read.values.get("context"), str) else ""
 
 
 def _convert_any(read: Fields, short: bool) -> Task:
@@ -305,18 +306,15 @@ def _convert_any(read: Fields, short: bool) -> Task:
         raise read.error("answer", "is missing", 'add the final answer, such as "answer": "72"')
     if reply is not None:
         read.notes.add("the last reply is the answer" if answer is None else "the reply after the question is not used")
-    written, metadata = read.values.get("metadata"), read.keep("metadata")
-    if isinstance(written, Mapping):
+    metadata = read.keep("metadata")
+    with suppress(DataError):  # what is no object is kept as it is
         metadata = read.open("metadata").all()
-    elif isinstance(written, str) and written.lstrip().startswith("{"):  # as CSV files and some published sets have it
-        with suppress(ValueError):
-            metadata = json.loads(written)
     return Task(
         task_id=read.name(read.first(("task_id", "id")) or "id") or "",
         question=question,
         answers=answers,
-        context=read.context() if isinstance(read.values.get("context"), str) else "",
-        metadata={**metadata, **read.keep("url", "year", "source"), **_read_frames(read)},
+        context=_read_context(read),
+        metadata={**_read_hle(read), **metadata, **read.keep("url", "year", "source"), **_read_frames(read)},
         earlier_messages=earlier,
     )
 
@@ -329,5 +327,4 @@ _FORMATS: tuple[tuple[frozenset[str], Callable[[Fields, bool], Task]], ...] = (
     (frozenset({"input", "outputs"}), _convert_evaluation),
     (frozenset({"input", "answers"}), _convert_evaluation),
     (frozenset({"problem", "answer", "tools"}), _convert_orchestration),
-    (frozenset({"question", "answer", "answer_type"}), _convert_hle),
 )

@@ -140,10 +140,22 @@ class Engine:
         return request
 
     def _check(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
-        if isinstance(prompt_ids, (str, int, Mapping)):
-            raise ValueError("input_ids: a prompt must be a list of ids; encode a text with the model's tokenizer")
+        if isinstance(prompt_ids, str) or not isinstance(prompt_ids, Sequence):
+            fix = "encode a text with the model's tokenizer, and give `.tolist()` of a tensor or an array"
+            raise ValueError(f"input_ids: a prompt must be a list of ids; {fix}")
         if not prompt_ids:
             raise ValueError("input_ids: empty prompt")
+        for name, values in {
+            "input_ids": prompt_ids,
+            "max_new_tokens": [sampling.max_new_tokens],
+            "top_k": [sampling.top_k],
+            "seed": [0 if sampling.seed is None else sampling.seed],
+            "stop_token_ids": sampling.stop_token_ids,
+        }.items():
+            if not isinstance(values, Sequence) or {*map(type, values)} - {int}:
+                raise ValueError(f"{name}: needs ints, is {values!r:.60}; write 4, not 4.0, True or NumPy's 4")
+        if isinstance(sampling.stop, str):
+            raise ValueError(f'stop: must be a tuple of texts, is {sampling.stop!r:.60}; write ("...",)')
         if min(prompt_ids) < 0 or max(prompt_ids) >= self.vocab_size:
             raise ValueError(f"input_ids: ids must lie in [0, {self.vocab_size})")
         if sampling.max_new_tokens < 1:

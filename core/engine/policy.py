@@ -14,6 +14,7 @@ from core.policy.base import PolicyError
 from core.types import POLICY, Completion, Sampling
 
 T = TypeVar("T")
+CLOSED = "the policy was closed"
 
 
 class EmbeddedPolicy:
@@ -34,10 +35,13 @@ class EmbeddedPolicy:
         self._wake = asyncio.Event()
         self._ids = itertools.count()
         self._driver: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None
     ) -> Completion:
+        if self._closed:
+            raise PolicyError("unavailable", CLOSED)
         request_id = request_id or f"p{next(self._ids)}"
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
 
@@ -77,6 +81,8 @@ class EmbeddedPolicy:
 
     async def run_exclusive(self, function: Callable[[], T]) -> T:
         """Run `function` between two steps, when nothing else touches the engine."""
+        if self._closed:
+            raise PolicyError("unavailable", CLOSED)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def call() -> None:
@@ -97,7 +103,8 @@ class EmbeddedPolicy:
         await self.close()
 
     async def close(self) -> None:
-        """Stop the driver; calls that still wait fail as `unavailable`."""
+        """Stop the driver; calls that still wait, and later ones, fail as `unavailable`."""
+        self._closed = True
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
@@ -105,10 +112,12 @@ class EmbeddedPolicy:
         try:
             self._run_actions()
         finally:
-            self._fail_all(PolicyError("unavailable", "the policy was closed"))
+            self._fail_all(PolicyError("unavailable", CLOSED))
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Run `action` now or, while a step runs in the worker thread, right after it."""
+        """Run `action` now or, while a step runs in the worker thread, right after it; never once it is closed."""
+        if self._closed:
+            return
         self._between_steps.append(action)
         self._wake.set()
         if self._driver is None or self._driver.done():

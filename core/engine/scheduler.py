@@ -111,24 +111,24 @@ class Scheduler:
             return decode, []
         # Prefixes whose last page is about to be computed.
         in_flight = {self.cache.missing_prefix(request.tokens, request.computed) for request, _ in prefill}
-        postponed: list[Request] = []
+        postponed = 0  # the requests at the head of the queue that stay there
         no_pages = False
-        while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
-            request = self.waiting.popleft()
+        while budget > 0 and postponed < len(self.waiting) and len(self.running) < self.max_num_seqs:
+            request = self.waiting[postponed]
             tokens = request.tokens
             shared = self.cache.match(tokens)
             computed = len(shared) * self.cache.page_size
             missing = self.cache.missing_prefix(tokens, computed)
             if missing and missing in in_flight:
-                postponed.append(request)
+                postponed += 1
                 continue
             cost = len(tokens) - computed
             fits = cost <= budget or not prefill  # only the first prompt of a step is cut
             pages = self.cache.hold(shared, request.max_length) if fits else None
             if pages is None:
-                self.waiting.appendleft(request)
                 no_pages = fits
                 break
+            del self.waiting[postponed]
             request.pages, request.computed = pages, computed
             if self.cache.states is not None:
                 request.slot = self.cache.states.take(shared[-1] if shared else None)
@@ -140,7 +140,6 @@ class Scheduler:
             prefill.append((request, _count_next(request, budget)))
             budget -= cost
             in_flight.add(missing)
-        self.waiting.extendleft(reversed(postponed))  # back to the head of the queue, in their order
         # What waits for this step alone has waited: it goes on in the next one.
         full = no_pages or len(self.running) == self.max_num_seqs
         self._waited = self.patience if self.waiting and not full else 0

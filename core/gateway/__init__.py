@@ -1,7 +1,8 @@
 """The gateway puts OpenAI's and Anthropic's protocols in front of a policy and keeps the exact tokens of each session.
 
 Agents that others wrote, in any framework, become methods that way. Import the names below from here. Two submodules
-need a package of their own: `langchain_model` (langchain-core) and `strands_model` (strands-agents).
+are imported by themselves and need a package of their own: `langchain_model` (langchain-core) and `strands_model`
+(strands-agents).
 """
 
 from typing import TYPE_CHECKING
@@ -36,9 +37,7 @@ __all__ = [
     "WireCall",
     "WireMessage",
     "find_program",
-    "langchain_model",
     "list_other_roles",
     "serve_gateway",
-    "strands_model",
 ]
 __getattr__ = open_later(__name__)

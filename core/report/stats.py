@@ -49,8 +49,10 @@ def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, tasks: Tasks | None = 
     are equal would give an interval without width, so neither side is narrower than that of the interval over all tasks
     together. A task that several seeds have counts once there, with its mean over them. Without `tasks`, all differ.
 
-    Raises ValueError when a seed has no scores.
+    Raises ValueError when a seed has no scores, or one lies outside of [0, 1].
     """
+    if wrong := [score for scores in scores_by_seed for score in scores if not 0 <= score <= 1]:
+        raise ValueError(f"scores: must lie in [0, 1], and {wrong[0]} does not; `paired_ci` takes any numbers")
     mean, by_seed, by_task = _pool(scores_by_seed, tasks)
     below, above = _task_margins(by_task)
     if len(by_seed) > 1:

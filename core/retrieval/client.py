@@ -64,7 +64,10 @@ class RetrievalClient:
 
         Raises:
             RetrievalError: the service refused (4xx), did not answer within the retries, or sent another form.
+            ValueError: `queries` is one text.
         """
+        if isinstance(queries, str):
+            raise ValueError(f"queries: must be a list of texts, is {queries!r:.60}; write [query]")
         found = (await self._ask("", {"queries": list(queries), "topk": topk, "return_scores": True}, _Reply)).result
         if len(found) != len(queries):
             raise RetrievalError(f"{self.url}: {len(found)} lists of hits for {len(queries)} queries")

@@ -170,7 +170,14 @@ class Retriever:
 
         Only queries with the same k are searched together, because an approximate index may find other passages for
         another k. So the queries beside a query change its scores by rounding alone, and its passages where scores tie.
+
+        Raises:
+            ValueError: `topks` has not one number of at least 1 for each query, or `queries` is one text.
         """
+        if isinstance(queries, str):
+            raise ValueError(f"queries: must be a list of texts, is {queries!r:.60}; write [query]")
+        if len(topks) != len(queries) or any(k < 1 for k in topks):
+            raise ValueError(f"topks: needs a number from 1 for each of {len(queries)} queries, is {topks!r:.60}")
         vectors = self.encoder.encode(queries, "query")
         found: list[list[ScoredPassage]] = [[] for _ in queries]
         nonempty = [row for row, query in enumerate(queries) if query.strip() and vectors[row].any()]

@@ -218,17 +218,13 @@ def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     return read_llama if re.search(r'\{"name": "probe_name", "parameters"', shown) else None
 
 
-def need_format(key: str, tokenizer: Tokenizer) -> CallFormat:
-    """Return the form in which the chat template writes calls. Raises RecipeError if it shows none; `key` asks for it.
-
-    The message names the key and what else it may be.
-    """
+def need_format(key: str | None, tokenizer: Tokenizer) -> CallFormat:
+    """Return the form in which the chat template writes calls, or raise RecipeError; `key` (if any) asks for it."""
     call_format = detect_format(tokenizer)
     if call_format is None:
-        raise RecipeError(
-            f"{key} is calls, and the model's chat template shows no tool calls in a known way; set {key} to another "
-            "format, or take a model whose template does"
-        )
+        why = "the model's chat template shows no tool calls in a known way;"
+        begin = f"{key} is calls, and {why} set {key} to another format, or" if key else f"model.path: {why}"
+        raise RecipeError(f"{begin} take a model whose template does")
     return call_format
 
 

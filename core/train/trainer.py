@@ -227,13 +227,17 @@ class Trainer:
         return found
 
     def supervised_step(self, examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
-        """Take one step of cross-entropy on (prompt ids, completion ids); every completion token counts the same."""
+        """Take one step of cross-entropy on (prompt ids, completion ids); every completion token counts the same.
+
+        Without any such token, it takes no step and changes nothing.
+        """
         rows = [
             Row((*prompt, *completion), (1,) * len(completion), (0.0,) * len(completion), 0.0, rollout_id=i)
             for i, (prompt, completion) in enumerate(examples)
         ]
-        tokens = sum(row.trained_tokens for row in rows)
-        total = 0.0
+        total, tokens = 0.0, sum(row.trained_tokens for row in rows)
+        if not tokens:
+            return {"loss": total}
         for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
             with self._autocast():
                 loss = -self._compute_logprobs(self.model, pack, run_layers(self.model, pack), 1.0)[0].sum() / tokens

@@ -127,8 +127,10 @@ class World:
         """Draw `count` different tasks of a split, by default of the first domain.
 
         Raises:
-            ValueError: the split has too few.
+            ValueError: the split has too few, or is none of `splits`, or `count` is below 1.
         """
+        if split not in self.splits or count < 1:
+            raise ValueError(f"no {count} tasks of split {split}: take 1 or more of {', '.join(self.splits)}")
         rng = Random(f"{split}-{seed}")
         rewrite = self.rewrites.get(domain or "")
         draw = self.domains[next(iter(self.domains)) if rewrite or domain is None else domain]

@@ -303,6 +303,10 @@ async def test_an_engine_that_fails_and_a_policy_that_closes_have_one_name_each(
         with pytest.raises(PolicyError, match="closed") as caught:
             await call
         assert caught.value.kind == "unavailable"
+        with pytest.raises(PolicyError, match="closed"):
+            await rig.embedded.generate([1], SAMPLED)
+        with pytest.raises(PolicyError, match="closed"):
+            await rig.embedded.run_exclusive(lambda: None)
 
 
 @pytest.mark.parametrize("make", [over_http, over_vllms_wire], ids=lambda rig: rig.__name__)

@@ -145,6 +145,10 @@ def test_a_split_that_is_too_small_is_told_and_a_wrong_name_too(
     out = ["--out", str(tmp_path / "x.jsonl")]
     assert main(["retool", "--split", "dev", "--count", "2", *out]) == 1
     assert "split dev has fewer than 2 different tasks" in capsys.readouterr().err
+    assert main(["retool", "--split", "dev", "--count", "0", *out]) == 1
+    assert "no 0 tasks of split dev: take 1 or more of" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="of split trian: take 1 or more of train, dev, test"):
+        World(domains={"usual": draw_one}).draw_tasks("trian", 1)
     assert main(["retool", "--split", "dev", "--count", "1", *out]) == 0
     for wrong, told in (
         (["retool", "--split", "dev", "--domain", "odd"], "--domain odd: retool has usual"),

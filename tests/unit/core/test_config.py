@@ -223,6 +223,7 @@ def test_a_rate_that_would_be_0_before_the_end_is_refused_with_both_keys(presets
     message = refused(presets, "optimizer.lr_scheduler_type=linear", "optimizer.lr_decay_steps=4")
     assert "optimizer.lr_decay_steps is 4, and run.steps=5 takes 5 optimizer steps" in message
     assert "Set optimizer.lr_decay_steps=null" in message
+    assert "a run that has begun keeps its decay, and ends with it" in message
     assert "has no place in lr_scheduler_type=constant" in refused(presets, "optimizer.lr_decay_steps=4")
 
 

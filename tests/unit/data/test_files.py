@@ -99,7 +99,7 @@ def test_slimes_file_holds_times_as_text(tmp_path: Path) -> None:
     source, target = write_parquet(tmp_path / "a.parquet"), tmp_path / "out.jsonl"
     assert write_for_framework(["slime", str(source), str(target)]) == 0
     written = json.loads(target.read_text().splitlines()[0])["metadata"]["metadata"]
-    assert written == {"when": "2026-01-02T03:00:00+00:00", "day": "2026-01-02", "tags": [["a"], []], "x": None}
+    assert written == {"when": "2026-01-02T03:00:00+00:00", "day": "2026-01-02", "tags": [["a"], []]}
 
 
 @pytest.mark.parametrize(("value", "kind"), [(float("nan"), "float"), (float("inf"), "float"), (b"\xff", "bytes")])

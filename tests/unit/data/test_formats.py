@@ -109,8 +109,8 @@ def test_messages_before_the_question_are_kept_or_refused(record: dict[str, Any]
         ({"question": "Who?", "golden_answers": [1995]}, r"Fix: write it as a text: \"1995\""),
         ({"id": {"a": 1}, "question": "Who?", "answer": "72"}, r"field 'id': must be a text or an integer"),
         ({"id": 7.5, "question": "Who?", "golden_answers": ["72"]}, r"field 'id': must be a text or an integer"),
-        ({"id": True, "question": "Who?", "answer": "B", "answer_type": "x"}, r"field 'id': must be a text or an"),
-        ({"question": "Who?", "answer": "B", "answer_type": ["x"]}, r"field 'answer_type': must be a text or an"),
+        ({"id": True, "question": "Who?", "answer": "B"}, r"field 'id': must be a text or an"),
+        ({"question": "Who?", "answer": "B", "answer_type": ["x"], "category": "m"}, r"'answer_type': must be a text"),
         ({"question": "Who?", "answer": "B", "answer_type": "x", "category": {}}, r"field 'category': must be a text"),
         ({"prompt": [WHO], "reward_model": {"ground_truth": {"a": 1}}}, r"'reward_model\.ground_truth': must be"),
         ({"prompt": [WHO], "reward_model": "72"}, r"field 'reward_model': must be an object"),
@@ -140,6 +140,22 @@ def test_metadata_are_what_the_record_says_without_its_gaps(
 ) -> None:
     (task,) = read(tmp_path, record)
     assert (task.metadata, task.context) == (metadata, "")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"question": "Who?", "answer": 7, "answer_type": "span", "metadata": {"kind": "a"}},
+        {"question": "Who?", "golden_answers": ["7"]},
+        {"problem": "Who?", "answer": "7", "tools": ["search"]},
+        {"prompt": "Who?", "label": "7", "metadata": {"kind": "a"}},
+    ],
+)
+def test_a_document_is_kept_in_every_format(record: dict[str, Any], tmp_path: Path) -> None:
+    (task,) = read(tmp_path, {**record, "context": "Bob has 7."}, require_context=True)
+    assert (task.question, task.answers, task.context) == ("Who?", ("7",), "Bob has 7.")
+    assert task.metadata.get("kind") == record.get("metadata", {}).get("kind")
+    assert "context" not in task.metadata
 
 
 def test_a_judge_can_compare_with_a_long_answer(tmp_path: Path) -> None:
@@ -173,6 +189,12 @@ def test_a_list_that_a_csv_file_made_a_text_is_told(answer: str, told: bool, tmp
     assert task.answers == (answer,)
     line = "the list written as text in answers is read as one answer (1 of 1 records)"
     assert notes.describe() == [line] * told
+
+
+def test_our_own_format_is_read_from_csv_and_without_the_gaps_of_parquet(tmp_path: Path) -> None:
+    metadata = '"{""kind"": ""y"", ""category"": null}"'
+    (tmp_path / "x.csv").write_text(f"task_id,question,answers,context,metadata\n1,a ?,b,,{metadata}\n2,c ?,d,,\n")
+    assert [task.metadata for task in read_tasks(tmp_path / "x.csv", require_context=False)] == [{"kind": "y"}, {}]
 
 
 def test_a_number_of_our_own_format_says_which_task_it_is(tmp_path: Path) -> None:

@@ -158,13 +158,25 @@ def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(tmp_path, width, de
     assert [r.completion.logprobs for r in wanted] == [r.completion.logprobs for r in got]
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"max_new_tokens": 4.0}, {"top_k": 2.5}, {"seed": 1.5}, {"stop_token_ids": 5}, {"stop": "a"}]
+)
+def test_a_setting_of_another_type_is_refused_by_name(qwen2, wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: .* is "):
+        make_engine(qwen2).submit([1], Sampling(**{"max_new_tokens": 2} | wrong))
+
+
 def test_a_penalty_that_training_knows_nothing_of_is_refused(qwen2):
     with pytest.raises(ValueError, match="frequency_penalty"):
         make_engine(qwen2).submit([1], Sampling(frequency_penalty=1.2, max_new_tokens=1))
 
 
 @pytest.mark.parametrize(
-    ("refused", "says"), [("a text", "a list of ids"), (7, "a list of ids"), ([], "empty"), ([10**9], "must lie in")]
+    ("refused", "says"),
+    [
+        *[("a text", "a list of ids"), (7, "a list of ids"), ([], "empty"), ([10**9], "must lie in")],
+        *[(torch.tensor([1, 2]), "tolist"), ([1.0, 2], "needs ints"), ([True, 2], "needs ints")],
+    ],
 )
 def test_a_prompt_that_cannot_run_is_named_and_leaves_nothing_behind(qwen2, refused, says):
     engine = make_engine(qwen2)

@@ -177,7 +177,7 @@ async def test_a_step_that_fails_fails_the_calls_in_it_and_no_later_one(policy, 
 
 async def test_a_prompt_of_the_wrong_type_harms_nobody_else(policy):
     fine = asyncio.create_task(policy.generate(*call(7)))
-    with pytest.raises(TypeError):
+    with pytest.raises(PolicyError, match="input_ids: needs ints"):
         await asyncio.wait_for(policy.generate(["text"], Sampling(max_new_tokens=8)), 5)
     assert len((await fine).token_ids) == 10
 

@@ -29,6 +29,12 @@ def test_intervals_match_the_textbook() -> None:
     assert t_margin([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5)
 
 
+@pytest.mark.parametrize("wrong", [-1.0, 1.5, float("nan")])
+def test_a_mean_of_other_numbers_than_scores_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match=f"scores: must lie in .*{wrong} does not"):
+        mean_ci([[0.5, wrong]])
+
+
 def test_a_task_that_all_seeds_have_counts_once() -> None:
     seeds = [[1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]]
     shared, own, one = mean_ci(seeds, tasks=[range(4)] * 3), mean_ci(seeds), mean_ci(seeds[:1])

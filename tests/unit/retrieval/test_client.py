@@ -56,6 +56,11 @@ async def test_a_page_of_another_form_is_no_page(body: bytes):
             await client.read_page("Oak")
 
 
+async def test_one_text_is_no_list_of_queries():
+    with pytest.raises(ValueError, match=r"queries: must be a list of texts, is 'oak'; write \[query\]"):
+        await RetrievalClient("http://127.0.0.1:1/retrieve").search("oak")
+
+
 async def test_a_service_without_pages_is_told_from_one_that_has_not_this_page():
     async def refuse(request: web.Request) -> web.StreamResponse:
         raise AssertionError("not asked")

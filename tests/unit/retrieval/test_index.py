@@ -219,6 +219,13 @@ def test_queries_without_a_word_find_nothing_and_k_may_exceed_the_corpus(corpus:
     assert np.all(np.diff([hit.score for hit in all_of_them]) <= 0)
 
 
+@pytest.mark.parametrize(("queries", "topks"), [(["a", "b"], [3]), (["a"], [0]), ("a", [1])])
+def test_a_search_of_another_form_is_refused_by_name(queries: Any, topks: list[int], corpus: Corpus):
+    retriever = Retriever(corpus, ENCODER, build_index(corpus, ENCODER, FlatOptions(), no_progress))
+    with pytest.raises(ValueError, match="queries: must be a list" if queries == "a" else "topks: needs a number"):
+        retriever.search(queries, topks)
+
+
 def test_without_a_gpu_build_of_faiss_the_gpu_is_refused(corpus: Corpus):
     if hasattr(faiss, "StandardGpuResources"):
         pytest.skip("this FAISS has GPU support")

@@ -119,6 +119,19 @@ def test_a_run_makes_what_is_missing_logs_evaluations_and_goes_on_with_what_fail
     assert (tmp_path / "reported").exists()
 
 
+def test_data_that_are_older_than_their_world_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / name for name in ("old", "new", "other")]
+    for file, time in zip(files, (0, None, 0), strict=True):
+        file.touch()
+        os.utime(file, time if time is None else (time, time))
+    command = ["tokentrue", "data", "world", "skeleton", "--out", "x"]
+    data = dict(zip(files, (command, command, ["python", "-c", "x"]), strict=True))
+    assert run.Experiment(tmp_path, data, {}, [], {}, 1, []).make_data() == 0
+    (note,) = capfd.readouterr().out.splitlines()
+    assert note.startswith(f"note: {files[0]} is older than ")
+    assert note.endswith(f"delete {tmp_path} to make it anew")
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_a_command_end_in_order(number: signal.Signals, status: int, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to both processes, and `kill` its signal to ours alone."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from core.options import RecipeError
 from core.text.call_formats import (
     CallError,
     Reply,
     detect_format,
+    need_format,
     read_glm,
     read_hermes,
     read_kimi,
@@ -39,6 +41,9 @@ def test_the_formats_of_glm_and_kimi_are_found(name):
 
 def test_a_template_without_calls_has_no_format():
     assert detect_format(train_tokenizer("hello", 300)) is None
+    for key, fix in ((None, "^model.path: the .*; take a model"), ("x.format", "^x.format is calls, .*; set x.format")):
+        with pytest.raises(RecipeError, match=fix):
+            need_format(key, train_tokenizer("hello", 300))
 
 
 CALL = ToolCall("search", {"query": "a b", "count": 3})

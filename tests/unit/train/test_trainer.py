@@ -348,6 +348,14 @@ def test_the_supervised_loss_is_a_mean_over_completion_tokens(qwen2, reference):
         assert trainer.supervised_step(examples)["loss"] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("examples", [[], [((1, 2), ())]])
+def test_without_a_completion_token_there_is_no_supervised_step(qwen2, examples):
+    trainer = Trainer(weights.load(qwen2), optimizer())
+    before = snapshot(trainer.model)
+    assert (trainer.supervised_step(examples), trainer.steps) == ({"loss": 0.0}, 0)
+    assert same(before, snapshot(trainer.model))
+
+
 def test_small_steps_add_up_in_bfloat16(qwen2):
     """Each step is far below the spacing of bfloat16; forty of them are not."""
     model, exact = weights.load(qwen2, "bfloat16"), weights.load(qwen2)
