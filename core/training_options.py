@@ -37,7 +37,7 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="DIR", help="run folder (default: runs/METHOD-PRESET)")
     add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe")
     add("--dry-run", action="store_true", help="print the resolved recipe, or a cluster's job, and stop")
-    add("--accept-changes", action="store_true", help="resume although data or models have changed")
+    add("--accept-changes", action="store_true", help="resume although data, models or code have changed")
     if "embedded" in backends:
         add("--baseline", choices=BASELINES, metavar="NAME", help=f"embedded: train {' or '.join(BASELINES)} instead")
         add("--fresh", action="store_true", help="embedded: delete an earlier run in DIR first")

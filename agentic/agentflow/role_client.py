@@ -16,7 +16,7 @@ from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text, end_ids, special_ids
-from core.text.tool_calls import count_thought_ids
+from core.text.tool_calls import find_answer
 from core.tools.base import Interrupt
 from core.types import POLICY, Completion, Sampling
 
@@ -74,8 +74,8 @@ class RolePrompter:
 
     def read(self, completion: Completion, prompt: Ids) -> RoleOutput:
         text = str(self.tokenizer.decode([i for i in completion.token_ids if i not in self._ends]))
-        thoughts = count_thought_ids(self.tokenizer, completion.token_ids, prompt)
-        ids = tuple(i for i in completion.token_ids[thoughts:] if i not in self._special)
+        answer = find_answer(self.tokenizer, completion.token_ids, prompt)
+        ids = tuple(i for i in answer or () if i not in self._special)
         return RoleOutput(text, ids, self.tokenizer, completion.finish_reason == "length")
 
     def _encode(self, value: str | RoleOutput, spaced: bool) -> Ids:

@@ -7,8 +7,7 @@ Without an option, what it wrote is the memory. With them it has these words:
     ... RECALL words   a line behind either: asks for the earlier memory that these words find (recall)
     ... STOP           last of all: no further section is read (gate_exit)
 
-KEEP and STOP may have marks around them. The memory keeps the ids that were sampled; only the ids of these words, and
-the white space before them, are cut off.
+KEEP and STOP may have marks around them. The memory keeps the sampled ids but for thoughts and these words.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from core.policy.base import Decode
 from core.rewards.answers import strip_thoughts
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, special_ids
-from core.text.tool_calls import count_thought_ids
+from core.text.tool_calls import find_answer
 from core.types import Task, Trajectory
 
 _RECALL = re.compile(rf"(?:^[\s*-]*|\b{KEEP}[.*`]*\s+){RECALL}(?!\S)", re.MULTILINE)
@@ -91,8 +90,9 @@ class Reading:
     def take(self, ids: Ids, turns: Turns) -> None:
         """Read what the latest update wrote, and credit its turn."""
         config, decode = self._config, self._tokenizer.decode
-        thoughts = count_thought_ids(self._tokenizer, ids, turns.recorded[-1].prompt_ids)  # are no memory
-        written = tuple(i for i in ids[thoughts:] if i not in self._special)
+        answer = find_answer(self._tokenizer, ids, turns.recorded[-1].prompt_ids)
+        written = tuple(i for i in answer or () if i not in self._special)
+        written = written if written or answer is ids else self._memory  # a thought alone is no memory
         note, found = read_note(written, self._memory, config, decode), Ids()
         if note.query:
             found = find_memory(note.query, [each.memory for each in self._notes], note.memory, self._tokenizer)

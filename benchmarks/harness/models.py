@@ -53,18 +53,26 @@ class EvalModels:
     """Names the model that --serve will start a server for."""
     key_file: Path | None = None
     """Holds the key of the servers."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Holds the digest of each file of the method and of the recipe's functions."""
     _tokenizers: dict[str, Tokenizer] = field(default_factory=dict, init=False)
     _networks: dict[str, CausalLM] = field(default_factory=dict, init=False)
 
     @classmethod
     def from_options(cls, options: argparse.Namespace, recipe: Recipe, **limits: Any) -> EvalModels:
-        """Return the models of a command: --policy-url names a server, --serve will start one."""
+        """Return the models of a command: --policy-url names a server, --serve will start one.
+
+        With --accept-changes they do not tell their code, and so go on with samples of any other.
+        """
         asked = {name: getattr(options, name) for name in ("concurrency", "kv_tokens", "context") if name in options}
+        spec = method_spec(getattr(options, "method", recipe.method))
+        code = {} if options.accept_changes else list_code(spec.presets.parent, recipe)
         return cls(
             recipe,
             urls={options.model: options.policy_url} if options.policy_url else {},
             to_serve=options.model if options.serve else None,
             key_file=options.policy_key_file,
+            code={name.removeprefix(CODE): hash_file(path)["sha256"][:12] for name, path in code.items()},
             **{**asked, **limits},
         )
 
@@ -90,12 +98,13 @@ class EvalModels:
         path, roles = Path(model), self.recipe.roles
         places = {role: place.removeprefix("model:") for role, place in roles.items() if place.startswith("model:")}
         places |= {role: str(path / role) for role in self.recipe.trained_roles}
-        of_roles = {role: digest for role, place in places.items() if (digest := weights_digest(place))}
+        # Those within the checkpoint change with it.
+        apart = {role: place for role, place in places.items() if not Path(place).is_relative_to(folder.path)}
+        of_roles = {role: digest for role, place in apart.items() if (digest := weights_digest(place))}
         now, own = self.recipe.model.model_dump(mode="json"), folder.config.get("model")
         own = own if isinstance(own, Mapping) else now  # a folder that is no run names its model alone
-        code = list_code(method_spec(self.recipe.method).presets.parent, self.recipe)
         found = {
-            "code": {name.removeprefix(CODE): hash_file(path)["sha256"][:12] for name, path in code.items()},
+            "code": self.code,
             "weights": weights_digest(model),
             "tokenizer": weights_digest(model, SMALL_FILES),
             "role_weights": of_roles,

@@ -99,7 +99,9 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     untold = LATER - (told[0] & told[1])
     differ = (key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     keys = sorted(key for key in differ if not any(f"{key}.".startswith(f"{name}.") for name in untold))
-    return "; ".join(f"{key} was {before.get(key)!r}, is now {now.get(key)!r}" for key in keys)
+    only_code = all(key.startswith("settings.code") for key in keys)
+    fix = " (of code alone: --accept-changes goes on)" if keys and only_code else ""
+    return "; ".join(f"{key} was {before.get(key)!r}, is now {now.get(key)!r}" for key in keys) + fix
 
 
 def is_saved(cell: EvalCell, folder: RunFolder) -> bool:

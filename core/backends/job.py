@@ -24,7 +24,7 @@ from core.data.hub_sets import locate
 from core.hub import CheckpointError, resolve
 from core.options import show_errors
 from core.rollout.method import find_package, method_spec
-from core.runs.inputs import hash_inputs
+from core.runs.inputs import hash_inputs, list_code
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.training_options import make_training_parser
 
@@ -130,7 +130,8 @@ class Job:
         with folder.lock():
             data = {key: locate(path, REPOSITORY) for key, path in files.items()}
             models = {key: resolve(model) for key, model in self.models.items()}
-            folder.check_inputs(hash_inputs(data, models), accept=accept_changes)
+            code = list_code(method_spec(recipe.method).presets.parent, recipe)
+            folder.check_inputs(hash_inputs(data | code, models), accept=accept_changes)
             paths.script.write_text(self.script, encoding="utf-8")
             if no_ray and subprocess.run(shlex.split(ray.start_head)).returncode:
                 raise LaunchError(f"Ray did not start, see above: {ray.start_head}")

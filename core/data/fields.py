@@ -77,18 +77,18 @@ class Fields:
 
     def open(self, name: str) -> Fields:
         """Return the reader of an object, also of JSON text, as in CSV; of an empty one if the field has nothing."""
-        value = self.values.get(name) or None
+        value = self.values.get(name)
         if isinstance(value, str) and value.lstrip().startswith("{"):
             with suppress(ValueError):
                 value = json.loads(self.take(name))
-        if value is not None and not isinstance(value, Mapping):
+        if value not in (None, "") and not isinstance(value, Mapping):
             raise self.error(name, f"must be an object, is a {type(value).__name__}", "write it as a JSON object")
         return Fields(value or {}, self.location, f"{self.prefix}{name}.", self.used, self.notes)
 
     def all(self) -> dict[str, Any]:
-        """Return all fields of this object but the null ones, with which parquet fills what a record has not."""
+        """Return all fields of this object."""
         self.used.update(self.prefix + name for name in self.values)
-        return {name: value for name, value in self.values.items() if value is not None}
+        return dict(self.values)
 
     def context(self, name: str = "context") -> str:
         """Return the document, "" without one."""

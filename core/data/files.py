@@ -96,7 +96,7 @@ def _open_records(name: str, path: Path) -> Iterator[tuple[SourceLocation, Any]]
 
 
 def _number(path: Path, records: Iterable[Any]) -> Iterator[tuple[SourceLocation, Any]]:
-    return ((SourceLocation(path, number, "record"), record) for number, record in enumerate(records))
+    return ((SourceLocation(path, number, "record"), drop_gaps(record)) for number, record in enumerate(records))
 
 
 def task_to_record(task: Task) -> dict[str, Any]:
@@ -245,6 +245,13 @@ def _check_characters(text: str, records: Iterable[tuple[SourceLocation, Any]]) 
         yield location, record
 
 
+def drop_gaps(value: Any) -> Any:
+    """Leave out the nulls with which Arrow fills an object where only other records have a key."""
+    if isinstance(value, Mapping):
+        return {name: drop_gaps(part) for name, part in value.items() if part is not None}
+    return [drop_gaps(part) for part in value] if isinstance(value, list) else value
+
+
 def _read_parquet(path: Path) -> Iterator[tuple[SourceLocation, Mapping[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -254,7 +261,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[SourceLocation, Mapping[str, Any
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=64):
                 for record in batch.to_pylist(maps_as_pydicts="strict"):
-                    yield SourceLocation(path, number, "record"), record
+                    yield SourceLocation(path, number, "record"), drop_gaps(record)
                     number += 1
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: not a readable parquet file ({error}). Fix: download it again.") from None

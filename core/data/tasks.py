@@ -284,7 +284,7 @@ def _read_frames(read: Fields) -> dict[str, Any]:
 
 def _read_hle(read: Fields) -> dict[str, Any]:
     """Return HLE's metadata; nothing for a record of another set that has an answer_type."""
-    if not {"answer_type", "category"} <= read.values.keys():
+    if "answer_type" not in read.values or not {"category", "image"} & read.values.keys():
         return {}
     kind, kept = read.name("category") or "unknown", read.name("answer_type")
     return {"kind": kind, "answer_type": kept, "image": bool(read.take("image"))}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import cast
 
@@ -152,8 +153,9 @@ class Engine:
             "seed": [0 if sampling.seed is None else sampling.seed],
             "stop_token_ids": sampling.stop_token_ids,
         }.items():
-            if not isinstance(values, Sequence) or {*map(type, values)} - {int}:
-                raise ValueError(f"{name}: needs ints, is {values!r:.60}; write 4, not 4.0, True or NumPy's 4")
+            kinds = {*map(type, values)} if isinstance(values, Collection) else {object}
+            if not all(issubclass(kind, Integral) and kind is not bool for kind in kinds):
+                raise ValueError(f"{name}: needs ints, is {values!r:.60}; write 4, not 4.0 or True")
         if isinstance(sampling.stop, str):
             raise ValueError(f'stop: must be a tuple of texts, is {sampling.stop!r:.60}; write ("...",)')
         if min(prompt_ids) < 0 or max(prompt_ids) >= self.vocab_size:

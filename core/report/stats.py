@@ -51,7 +51,7 @@ def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, tasks: Tasks | None = 
 
     Raises ValueError when a seed has no scores, or one lies outside of [0, 1].
     """
-    if wrong := [score for scores in scores_by_seed for score in scores if not 0 <= score <= 1]:
+    if wrong := [score for scores in scores_by_seed for score in scores if not -1e-9 <= score <= 1 + 1e-9]:
         raise ValueError(f"scores: must lie in [0, 1], and {wrong[0]} does not; `paired_ci` takes any numbers")
     mean, by_seed, by_task = _pool(scores_by_seed, tasks)
     below, above = _task_margins(by_task)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from core.hub import SMALL_FILES
-from core.options import FUNCTION, Section, find_marked
+from core.options import FUNCTION, Section, find_marked, import_function
 
 WHOLE_BYTES = 256 << 20
 PART_BYTES = 4096
+
+_TESTS = re.compile(r"/(tests/[^/]*|(test_|conftest)[^/]*)$")
 
 CODE = "code/"
 """Begins the names of files of Python and prompts: the method's, and those of functions that the recipe names."""
@@ -33,13 +36,15 @@ Hashes = dict[str, dict[str, Any]]
 def list_code(folder: Path, recipe: Section) -> dict[str, Path]:
     """List the files that a rollout follows from: those of the method's folder, and of functions that the recipe names.
 
-    Presets, services and tests are none of them, nor is what `core` has.
+    Presets, services and tests are none of them, nor is what `core` has. Raises RecipeError as `import_function`.
     """
-    found = [path for pattern in ("*.py", "*/*.py", "*.yaml", "*.json") for path in sorted(folder.glob(pattern))]
-    files = {f"{CODE}{path.relative_to(folder)}": path for path in found if not path.name.startswith("test_")}
+    found = [path for pattern in ("*.py", "*/*.py", "*.yaml") for path in sorted(folder.glob(pattern))]
+    files = {f"{CODE}{path.relative_to(folder)}": path for path in found if not _TESTS.search(path.as_posix())}
     for key, name, _ in find_marked(recipe, FUNCTION):
         if name is not None:
-            files[CODE + key] = Path(str(import_module(name.rpartition(".")[0]).__file__))
+            module = sys.modules.get(getattr(import_function(key, name), "__module__", ""))
+            if file := getattr(module, "__file__", None):  # what is written in C has none
+                files[CODE + key] = Path(file)
     return files
 
 

@@ -2,7 +2,7 @@
 
     config.yaml                   the resolved recipe; a folder belongs to one recipe for good
     versions.json                 python, packages, git commit, CPU and GPU
-    inputs.json                   hashes of data and models; what --accept-changes allowed (core/runs/inputs.py)
+    inputs.json                   hashes of data, models and code; what --accept-changes allowed (core/runs/inputs.py)
     published.json                the paper's numbers, and departures from its setting that no single result has
     warm_start/                   the model of the cold start, where the method has one
     seed-<n>/metrics.jsonl        one record per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}

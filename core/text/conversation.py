@@ -21,7 +21,7 @@ from core.text.tool_calls import (
     THOUGHT,
     THOUGHT_END,
     ToolCall,
-    count_thought_ids,
+    find_answer,
     find_opening,
     split_thoughts,
 )
@@ -129,8 +129,8 @@ class Renderer:
 
     def quote(self, ids: Ids) -> Ids:
         """Return an assistant's message as content for another: without special tokens, or thoughts that end."""
-        ids = ids[count_thought_ids(self.tokenizer, ids) :]
-        return tuple(i for i in ids if i not in self._special_ids)
+        answer = find_answer(self.tokenizer, ids)
+        return tuple(i for i in (ids if answer is None else answer) if i not in self._special_ids)
 
     def find_opening(self, prompt: Ids) -> Ids:
         """Return the ids at the end of a prompt that belong to the reply: a thought that it opens, or an empty one."""

@@ -93,9 +93,7 @@ def find_turn_end(tokenizer: Any) -> int | None:
         _, shown, end = tokenizer.apply_chat_template(chat, tokenize=False).rpartition(CUT)
     except Exception:  # a template may refuse such a chat with any error; then it says nothing about its end
         return None
-    if not shown:  # as by a template that takes a list of parts
-        return None
-    specials = special_ids(tokenizer)
+    specials = special_ids(tokenizer) if shown else ()  # a template may take a list of parts alone
     return next((token for token in tokenizer.encode(end, add_special_tokens=False) if token in specials), None)
 
 
@@ -230,12 +228,8 @@ class TokenTemplate:
             message = message.replace(f"{{{slot}}}", mark)
         messages = [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": message}]
         rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        lost = [mark for mark in marks.values() if rendered.count(mark) != message.count(mark)]
-        if lost or system.strip() not in rendered:
-            raise RecipeError(
-                "model.path: the chat template does not show a message's text, as those do that take a list of parts; "
-                "take a model whose template does"
-            )
+        if not all(mark in rendered for mark in marks.values()):
+            raise RecipeError("model.path: the chat template does not show a message's text; take another model")
         # pieces[0::2] is fixed text, pieces[1::2] the name of the slot between two such texts
         pieces = re.split(f"@@({'|'.join(slots)})@@", rendered)
         self._parts: list[Ids | str] = [

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from core.text.tokenizer import Ids, Tokenizer
+from core.text.tokenizer import Ids, Tokenizer, encode_text
 
 Fault = Literal[
     "no_call",
@@ -38,8 +38,7 @@ Fault = Literal[
 
 OPEN, CLOSE, THOUGHT, THOUGHT_END = "<tool_call>", "</tool_call>", "<think>", "</think>"
 
-OPENING_TOKENS = 16
-"""Counts the tokens at the end of a prompt in which thoughts that were opened there, or left empty, are looked for."""
+OPENING_TOKENS = 16  # at the end of a prompt: a thought that was opened there, or left empty, is looked for in them
 
 Note = Literal["unopened_call", "unended_call", "unended_argument", "untyped_argument"]
 """Names how a call was written that could be read nevertheless: without its opening tag, or the closing tags at the end
@@ -133,6 +132,15 @@ def count_thought_ids(tokenizer: Tokenizer, ids: Ids, prompt: Ids = ()) -> int:
     while low < len(ids) and not tokenizer.decode([ids[low]]).strip():
         low += 1
     return low
+
+
+def find_answer(tokenizer: Tokenizer, ids: Ids, prompt: Ids = ()) -> Ids | None:
+    """Return the ids behind the thoughts of a reply, `ids` itself without any; None if a thought does not end."""
+    if not (count := count_thought_ids(tokenizer, ids, prompt)):
+        return ids if split_thoughts(find_opening(tokenizer, prompt) + tokenizer.decode(ids))[1] is not None else None
+    # Where the tag is text, its last token may hold the first word of the answer, such as `>The`.
+    glued = tokenizer.decode(ids[:count]).rpartition(THOUGHT_END)[2].strip()
+    return (*encode_text(tokenizer, glued), *ids[count:])
 
 
 def drop_opened_thought(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -209,7 +210,7 @@ async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_i
     for name in ("model/critic", "judge", "model"):
         (tmp_path / name / "model.safetensors").write_bytes(bytes(100_000))
     roles = {"judge": f"model:{tmp_path / 'judge'}", "critic": "trained", "far": "model:owner/name"}
-    models = EvalModels(make_recipe(Recipe, method="memagent", roles=roles), concurrency=1)
+    models = EvalModels(make_recipe(Recipe, roles=roles), concurrency=1)
 
     def make_cell() -> EvalCell:
         return models.make_cell(folder, str(tmp_path / "model"), settings={}, **SHARED)
@@ -225,7 +226,7 @@ async def test_a_result_of_another_chat_template_is_not_shown_as_new(folder: Run
     template = tmp_path / "model/chat_template.jinja"
     template.parent.mkdir()
     template.write_text("{{ messages }}")
-    models = EvalModels(make_recipe(Recipe, method="memagent"), concurrency=1)
+    models = EvalModels(make_recipe(Recipe), concurrency=1)
 
     def make_cell() -> EvalCell:
         return models.make_cell(folder, str(template.parent), settings={}, **SHARED)
@@ -333,7 +334,7 @@ async def test_a_policys_server_is_asked_in_its_own_words_with_the_key_of_a_file
     (tmp_path / "key").write_text("open sesame\n")
     with serve_app(app) as url:
         words = ["memagent", "--model", "m", "--policy-url", scheme + url, "--policy-key-file", str(tmp_path / "key")]
-        models = EvalModels.from_options(heldout().parse_args(words), cast("Recipe", None))
+        models = EvalModels.from_options(heldout().parse_args(words), make_recipe(Recipe))
         await check_server(models.urls["m"])
         async with models.policy("m", 64) as policy:
             assert isinstance(policy, kind)
@@ -391,7 +392,7 @@ async def test_a_call_has_the_time_of_its_sample() -> None:
 
 def test_the_number_format_is_a_condition_of_a_model_that_is_loaded_here(folder: RunFolder) -> None:
     def conditions(dtype: str, **places: Any) -> dict[str, Any]:
-        recipe = make_recipe(Recipe, method="memagent", model={"path": "none", "dtype": dtype})
+        recipe = make_recipe(Recipe, model={"path": "none", "dtype": dtype})
         models = EvalModels(recipe, 1, **places)
         return models.make_cell(folder, "m", settings={}, **SHARED).fingerprint
 
@@ -410,12 +411,14 @@ def test_edited_code_of_a_reward_is_another_condition(
     monkeypatch.syspath_prepend(tmp_path)
     recipe = make_recipe(Recipe, method="memagent", reward="reward_that_is_edited.reward")
 
-    def conditions() -> dict[str, Any]:
-        cell = EvalModels(recipe, 1).make_cell(folder, "m", settings={}, **SHARED)
-        return flatten(cell.conditions)
+    def conditions(*words: str) -> dict[str, Any]:
+        models = EvalModels.from_options(heldout().parse_args(["memagent", "--model", "m", *words]), recipe)
+        return flatten(models.make_cell(folder, "m", settings={}, **SHARED).conditions)
 
     before = conditions()
     file.write_text("def reward(task, text):\n    return 1.0\n")
-    assert describe_changes(before, conditions()).startswith("settings.code.reward was ")
+    told = describe_changes(before, conditions())
+    assert re.fullmatch(r"settings\.code\.reward was '\w+', is now '\w+' \(of code alone: .*\)", told)
+    assert describe_changes(before, conditions("--accept-changes")) == ""
     older = {name: value for name, value in before.items() if not name.startswith("settings.code")}
     assert describe_changes(older, before) == "", "a result of an earlier version does not tell its code"

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from core.data import DataError, Notes, read_tasks
@@ -192,9 +194,15 @@ def test_a_list_that_a_csv_file_made_a_text_is_told(answer: str, told: bool, tmp
 
 
 def test_our_own_format_is_read_from_csv_and_without_the_gaps_of_parquet(tmp_path: Path) -> None:
-    metadata = '"{""kind"": ""y"", ""category"": null}"'
+    metadata = '"{""kind"": ""y""}"'
     (tmp_path / "x.csv").write_text(f"task_id,question,answers,context,metadata\n1,a ?,b,,{metadata}\n2,c ?,d,,\n")
-    assert [task.metadata for task in read_tasks(tmp_path / "x.csv", require_context=False)] == [{"kind": "y"}, {}]
+    own = {"question": "a ?", "answers": ["b"]}
+    rows = [{**own, "metadata": {"kind": "y"}}, {**own, "metadata": {"key": None, "other": {"in": 1}}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    for name, second in (("x.csv", {}), ("x.parquet", {"other": {"in": 1}})):
+        tasks = list(read_tasks(tmp_path / name, require_context=False))
+        assert [task.metadata for task in tasks] == [{"kind": "y"}, second]
+    assert [task.metadata for task in read(tmp_path, rows[1])] == [rows[1]["metadata"]], "a null in JSON was meant"
 
 
 def test_a_number_of_our_own_format_says_which_task_it_is(tmp_path: Path) -> None:

@@ -100,12 +100,13 @@ def test_edited_code_is_told_by_its_file_but_not_to_a_run_that_began_without_it(
     tmp_path: Path, data: Path, config: dict
 ) -> None:
     folder = tmp_path / "my_method"
-    for name in ("rollout.py", "test_rollout.py", "tools/search.py", "presets/tiny.yaml"):
+    for name in ("rollout.py", "test_rollout.py", "tests/kit.py", "tools/search.py", "presets/tiny.yaml"):
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text("")
     code = list_code(folder, make_recipe(Recipe, reward="core.rewards.math_grader.MathGrader"))
     assert list(code) == ["code/rollout.py", "code/tools/search.py", "code/reward"]
     assert code["code/reward"].name == "math_grader.py"
+    assert list_code(folder / "none", make_recipe(Recipe, reward="time.time")) == {}  # written in C
     run = RunFolder.create(tmp_path / "run", config)
     run.open_metrics(0).append({"stage": "train", "step": 1})
     run.check_inputs(hash_inputs({"data.train": data}, {}))
