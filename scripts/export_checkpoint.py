@@ -29,9 +29,8 @@ from core.options import show_errors
 from core.report import PublishedScore, build_summary
 from core.report.table import data_sections, markdown, render_table
 from core.rollout.method import method_spec
-from core.runs.run_folder import RunFolder, RunFolderError, flatten
+from core.runs.run_folder import RunFolder, RunFolderError, flatten, list_checkpoints
 from core.text.tokenizer import load_tokenizer
-from core.train import checkpoint
 
 ADAPTERS = """
 
@@ -236,7 +235,7 @@ def choose_checkpoint(run: RunFolder, seed: int | None, step: int | None) -> tup
     seed = run.seeds[0] if seed is None else seed
     if seed not in run.seeds:
         raise CheckpointError(f"{run.path}: no seed {seed}; there are: {', '.join(map(str, run.seeds))}")
-    saved = {int(path.name.removeprefix("step-")): path for path in checkpoint.steps(run.checkpoints_path(seed))}
+    saved = {int(path.name.removeprefix("step-")): path for path in list_checkpoints(run.checkpoints_path(seed))}
     if not saved:
         raise CheckpointError(f"{run.checkpoints_path(seed)}: no checkpoint; train first, for run.save_every steps")
     if step is not None and step not in saved:

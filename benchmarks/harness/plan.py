@@ -96,7 +96,7 @@ def sampling_record(sampling: Sampling) -> dict[str, float]:
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return a text that names every key whose value differs; it is empty when none does."""
     sections = [{".".join(key.split(".")[:2]) for key in side} for side in (before, now)]
-    untold = LATER - set.intersection(*sections)
+    untold = LATER - (sections[0] & sections[1])
     differ = (key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     keys = sorted(key for key in differ if not any(f"{key}.".startswith(f"{name}.") for name in untold))
     only_code = all(key.startswith("settings.code") for key in keys)

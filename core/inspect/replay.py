@@ -35,7 +35,7 @@ from core.rollout.method import MethodSpec, method_spec
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, jsonable
 from core.runs.record import RecordedRollout, describe_row, read_rollouts, split_advantages
-from core.runs.run_folder import RunFolder
+from core.runs.run_folder import RunFolder, list_checkpoints
 from core.runs.versions import collect_versions
 from core.train import SampledBatch, checkpoint, make_trainer
 from core.types import Group, Row, Trajectory, Turn
@@ -97,7 +97,7 @@ class Replay:
         self.recipe = recipe
         self.seed = seed
         self.last = last
-        saved = checkpoint.steps(folder.checkpoints_path(seed))
+        saved = list_checkpoints(folder.checkpoints_path(seed))
         usable = [path for path in saved if (path / checkpoint.STATE).is_file() and _step_of(path) < last]
         self.checkpoint = max(usable, default=None)
         self.first = 1 if self.checkpoint is None else _step_of(self.checkpoint) + 1

@@ -348,7 +348,7 @@ class RunFolder:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """List the checkpoints `step-NNNNNN` of a folder, oldest first; a user's copy beside them is none."""
+    """List the complete checkpoints `step-NNNNNN` of a folder, oldest first; a user's copy beside them is none."""
     return sorted(path for path in folder.glob("step-*") if path.name[5:].isdigit())
 
 

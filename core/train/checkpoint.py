@@ -50,7 +50,7 @@ def save(
 
 def drop_old_states(checkpoints: Path) -> None:
     """Keep the latest two `trainer.pt` and delete the others. A process that is killed in `save` leaves a third."""
-    for old in [step for step in steps(checkpoints) if (step / STATE).is_file()][:-2]:
+    for old in [step for step in list_checkpoints(checkpoints) if (step / STATE).is_file()][:-2]:
         (old / STATE).unlink(missing_ok=True)
 
 
@@ -79,14 +79,9 @@ def write_atomically(target: Path, partial: Path) -> Iterator[Path]:
         ) from error
 
 
-def steps(checkpoints: Path) -> list[Path]:
-    """List all complete checkpoints, oldest first."""
-    return list_checkpoints(checkpoints)
-
-
 def latest(checkpoints: Path) -> Path | None:
     """Return the newest checkpoint that training can resume from."""
-    return next((path for path in reversed(steps(checkpoints)) if (path / STATE).is_file()), None)
+    return next((path for path in reversed(list_checkpoints(checkpoints)) if (path / STATE).is_file()), None)
 
 
 def find_newest(checkpoints: Path) -> Path | None:
@@ -95,7 +90,7 @@ def find_newest(checkpoints: Path) -> Path | None:
     Raises:
         CheckpointError: training cannot go on from it.
     """
-    newest = next(reversed(steps(checkpoints)), None)
+    newest = next(reversed(list_checkpoints(checkpoints)), None)
     if newest is not None and not (newest / STATE).is_file():
         raise CheckpointError(
             f"{newest / STATE}: is missing, and training goes on from it. Put it back, or delete {newest} and go on "

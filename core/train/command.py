@@ -41,10 +41,9 @@ from core.rollout.preview import check_templates
 from core.rollout.roles import open_roles
 from core.runs.inputs import hash_inputs, list_code
 from core.runs.progress import ProgressBoard, ProgressLine, Show
-from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
+from core.runs.run_folder import SERVERS, RunFolder, RunFolderError, list_checkpoints
 from core.runs.trackers import TrackerError, open_trackers, require_package
 from core.text.tokenizer import check_vocabulary, load_tokenizer
-from core.train import checkpoint
 from core.train.loop import GRPOLoop
 from core.train.memory import check_fit, describe_memory, settle_dtype
 from core.train.optimizer import require_package as require_optimizer
@@ -170,7 +169,7 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
 def check_steps(recipe: Recipe, folder: RunFolder) -> None:
     """Raise RunFolderError if a seed has trained longer than `run.steps`: its policy would pass for that of so few."""
     for seed in sorted({*recipe.run.seeds, *folder.seeds}):
-        for newest in checkpoint.steps(folder.checkpoints_path(seed))[-1:]:
+        for newest in list_checkpoints(folder.checkpoints_path(seed))[-1:]:
             if (done := int(newest.name.removeprefix("step-"))) > recipe.run.steps:
                 words = f"is beyond run.steps={recipe.run.steps}; set it to {done} or more, or choose another --out"
                 raise RunFolderError(f"{newest} {words}")

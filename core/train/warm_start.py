@@ -16,7 +16,7 @@ from core.engine.lora import add_adapters
 from core.hub import resolve
 from core.runs.health import Health
 from core.runs.progress import Progress, Show
-from core.runs.run_folder import StepLog
+from core.runs.run_folder import StepLog, list_checkpoints
 from core.text.tokenizer import load_tokenizer
 from core.train import checkpoint
 from core.train.trainer import Trainer, TrainingError
@@ -139,7 +139,7 @@ def train_supervised(
                 began = time.monotonic()
                 metrics.sync()  # a checkpoint must not outlive the records of the steps before it
                 checkpoint.save(checkpoints, step, model, start, {"trainer": trainer.state()})
-                for old in checkpoint.steps(checkpoints)[:-1]:
+                for old in list_checkpoints(checkpoints)[:-1]:
                     shutil.rmtree(old)
                 saved_at = time.monotonic()
                 saving = saved_at - began

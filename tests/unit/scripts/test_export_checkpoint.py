@@ -20,7 +20,7 @@ from core.engine.engine import Engine
 from core.engine.lora import add_adapters
 from core.runs.evaluation import EvalResult
 from core.runs.inputs import hash_inputs
-from core.runs.run_folder import RunFolder
+from core.runs.run_folder import RunFolder, list_checkpoints
 from core.train import checkpoint
 from core.types import Sampling
 from scripts.export_checkpoint import main
@@ -109,7 +109,7 @@ def test_the_card_is_filled_from_the_run_folder(run, tmp_path):
 
 
 def test_weights_may_come_from_a_converted_folder_without_generation_config(run, tmp_path):
-    source = checkpoint.steps(run.checkpoints_path(0))[0]
+    source = list_checkpoints(run.checkpoints_path(0))[0]
     converted = tmp_path / "iter_0000005"
     weights.save(weights.load(source, device="cpu"), converted, source)
     (converted / "generation_config.json").unlink(missing_ok=True)
@@ -121,7 +121,7 @@ def test_weights_may_come_from_a_converted_folder_without_generation_config(run,
 
 
 def test_what_cannot_be_exported_is_named(run, tmp_path, capsys):
-    source = checkpoint.steps(run.checkpoints_path(0))[0]
+    source = list_checkpoints(run.checkpoints_path(0))[0]
     converted, there, out = tmp_path / "converted", tmp_path / "there", tmp_path / "out"
     weights.save(weights.load(source, device="cpu"), converted, source)
     (converted / "chat_template.jinja").unlink()
@@ -222,7 +222,7 @@ def test_adapters_are_exported_with_the_base_that_they_are_for(model, tmp_path, 
     card = export(run, tmp_path / "out", "--base-model", "Org/Base")
     config = json.loads((tmp_path / "out/adapter/adapter_config.json").read_text())
     assert (config["r"], config["base_model_name_or_path"]) == (2, None if warm_start else "Org/Base")
-    source = checkpoint.steps(run.checkpoints_path(0))[0] / "adapter/adapter_model.safetensors"
+    source = list_checkpoints(run.checkpoints_path(0))[0] / "adapter/adapter_model.safetensors"
     assert (tmp_path / "out/adapter/adapter_model.safetensors").read_bytes() == source.read_bytes()
     assert ("warm-started model" if warm_start else "for [Org/Base]") in card
 
@@ -235,13 +235,13 @@ def test_a_policy_that_was_trained_beside_is_exported(model, tmp_path):
     checkpoint.save(run.checkpoints_path(0), 2, critic, tmp_path / "start", {"trainer": {}}, {"critic": critic})
     run.update_config({**run.config, "roles": {"critic": "trained"}})
     export(run, tmp_path / "out", "--base-model", "Org/Base")
-    source = checkpoint.steps(run.checkpoints_path(0))[-1] / "critic/model.safetensors"
+    source = list_checkpoints(run.checkpoints_path(0))[-1] / "critic/model.safetensors"
     assert (tmp_path / "out/critic/model.safetensors").read_bytes() == source.read_bytes()
 
 
 def test_what_the_config_does_not_account_for_is_not_published(run, tmp_path, capsys):
     source = tmp_path / "source"
-    shutil.copytree(checkpoint.steps(run.checkpoints_path(0))[0], source)
+    shutil.copytree(list_checkpoints(run.checkpoints_path(0))[0], source)
     tensors = load_file(source / "model.safetensors")
     save_file({**tensors, "more": torch.zeros(1)}, source / "model.safetensors")
     arguments = [str(run.path), "--out", str(tmp_path / "out"), "--license", "mit", "--checkpoint", str(source)]

@@ -11,6 +11,7 @@ import torch
 from core.config import OptimizerSection
 from core.engine import weights
 from core.hub import CheckpointError
+from core.runs.run_folder import list_checkpoints
 from core.train import checkpoint
 from core.train.trainer import Trainer
 
@@ -21,13 +22,13 @@ def make_trainer(folder: Path) -> Trainer:
 
 def test_the_latest_two_can_be_resumed_and_the_weights_of_all_stay(qwen2, tmp_path):
     model = weights.load(qwen2)
-    assert (checkpoint.latest(tmp_path / "absent"), checkpoint.steps(tmp_path)) == (None, [])
+    assert (checkpoint.latest(tmp_path / "absent"), list_checkpoints(tmp_path)) == (None, [])
     for step in (5, 10, 15, 20):
         checkpoint.save(tmp_path, step, model, qwen2, {})
-    names = [path.name for path in checkpoint.steps(tmp_path)]
+    names = [path.name for path in list_checkpoints(tmp_path)]
     assert names == ["step-000005", "step-000010", "step-000015", "step-000020"]
-    assert [(path / checkpoint.STATE).exists() for path in checkpoint.steps(tmp_path)] == [False, False, True, True]
-    for path in checkpoint.steps(tmp_path):
+    assert [(path / checkpoint.STATE).exists() for path in list_checkpoints(tmp_path)] == [False, False, True, True]
+    for path in list_checkpoints(tmp_path):
         weights.load(path)
     assert checkpoint.latest(tmp_path).name == "step-000020"
 
@@ -48,7 +49,7 @@ def test_what_can_be_resumed_is_kept_although_newer_checkpoints_have_no_state(qw
     model = weights.load(qwen2)
     for step in (5, 10, 15):
         checkpoint.save(tmp_path, step, model, qwen2, {})
-    for path in checkpoint.steps(tmp_path)[1:]:
+    for path in list_checkpoints(tmp_path)[1:]:
         (path / checkpoint.STATE).unlink()
     (tmp_path / "step-000005" / checkpoint.STATE).write_bytes(b"state")
     checkpoint.drop_old_states(tmp_path)
@@ -74,7 +75,7 @@ def test_a_save_that_dies_leaves_the_previous_checkpoint(qwen2, tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             checkpoint.save(tmp_path, 2, model, qwen2, {})
     assert checkpoint.latest(tmp_path).name == "step-000001"
-    assert len(checkpoint.steps(tmp_path)) == 1
+    assert len(list_checkpoints(tmp_path)) == 1
     checkpoint.save(tmp_path, 2, model, qwen2, {})
     assert checkpoint.load(checkpoint.latest(tmp_path), model)["step"] == 2
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001", "step-000002"]
