@@ -142,7 +142,7 @@ class Transcriber:
         text = self.tokenizer.decode(ids)
         found = min((place, end) for end in ("", *stop) if (place := text.find(end) if end else len(text)) >= 0)
         text = opening + text[: found[0]]
-        thoughts = count_thought_ids(self.tokenizer, ids, prompt_ids)
+        thoughts = count_thought_ids(self.tokenizer, ids, opening) or 0
         cut = completion.finish_reason == "length" or bool(found[1])
         reply = read_reply(text, self.call_format, tools, cut=cut)
         return reply, thoughts, found[1] or None

@@ -116,13 +116,12 @@ def find_opening(tokenizer: Tokenizer, prompt: Ids) -> str:
     return found[0] if found else ""
 
 
-def count_thought_ids(tokenizer: Tokenizer, ids: Ids, prompt: Ids = ()) -> int:
-    """Return how many of the ids behind `prompt` are thoughts, with their end tags and the whitespace behind."""
-    opening = find_opening(tokenizer, prompt)
+def count_thought_ids(tokenizer: Tokenizer, ids: Ids, opening: str = "") -> int | None:
+    """Return how many ids behind `opening` are thoughts, with their end tags and spaces; None if one does not end."""
     thoughts, answer = split_thoughts(opening + tokenizer.decode(ids))
     ends = len(thoughts) - opening.count(THOUGHT_END)
     if answer is None or ends < 1:
-        return 0
+        return None if answer is None else 0
     # The number of tags only grows, so the first position with all of them is found by halving.
     low, high = 0, len(ids)
     while low < high:
@@ -136,8 +135,8 @@ def count_thought_ids(tokenizer: Tokenizer, ids: Ids, prompt: Ids = ()) -> int:
 
 def find_answer(tokenizer: Tokenizer, ids: Ids, prompt: Ids = ()) -> Ids | None:
     """Return the ids behind the thoughts of a reply, `ids` itself without any; None if a thought does not end."""
-    if not (count := count_thought_ids(tokenizer, ids, prompt)):
-        return ids if split_thoughts(find_opening(tokenizer, prompt) + tokenizer.decode(ids))[1] is not None else None
+    if not (count := count_thought_ids(tokenizer, ids, find_opening(tokenizer, prompt))):
+        return None if count is None else ids
     # Where the tag is text, its last token may hold the first word of the answer, such as `>The`.
     glued = tokenizer.decode(ids[:count]).rpartition(THOUGHT_END)[2].strip()
     return (*encode_text(tokenizer, glued), *ids[count:])
