@@ -24,10 +24,11 @@ import yaml
 from agentic.toolorchestra.routellm import FOLDS, GSM8K, draw_agreeing, read_routes, split_routes
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.harness.samples import samples_path
-from benchmarks.routing.baselines import BASELINES, Prompts, score_by_ridge
+from benchmarks.routing.baselines import BASELINES, Prompts, gains, score_by_ridge
 from benchmarks.routing.curve import SHARES, Measured, Numbers, Outcomes, average, measure_router
 from core.data import DataError
 from core.options import show_errors
+from core.report.stats import bootstrap
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import write_json
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notes: list[str] = []
     for place, fold in enumerate(options.folds):
         parts = split_routes(records, fold)
-        found = read_scores(RunFolder(options.run[place]), notes) if options.run else {}
+        found = read_scores(RunFolder(options.run[place]), predict_gains(parts), notes) if options.run else {}
         parts["drawn"] = draw_agreeing(parts["train"])
         for name in SETS:
             train, drawn, test = ([r for r in parts[part] if (r["set"] == GSM8K) == (name == GSM8K)] for part in PARTS)
@@ -96,8 +97,16 @@ def measure_routers(
         yield name, measure_router(values, outcomes, seed)
 
 
-def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, float]]:
+def predict_gains(parts: Mapping[str, Prompts]) -> dict[str, float]:
+    """Return for each prompt that is kept out the gain that ridge regression on all prompts of training predicts."""
+    scores = score_by_ridge(parts["train"], parts["test"]) + gains(parts["train"]).mean()
+    return dict(zip([r["prompt"] for r in parts["test"]], scores, strict=True))
+
+
+def read_scores(folder: RunFolder, predicted: Mapping[str, float], notes: list[str]) -> dict[str, dict[str, float]]:
     """Return variant -> prompt -> mean probability of `strong`, from the saved results; note what each price bought.
+
+    `predicted` is the gain of each prompt that is kept out.
 
     Raises:
         EvaluationError: the run has no result of the data `test`, or one of replies without a probability.
@@ -131,30 +140,53 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
         if failed or lost:
             counts = f"{len(failed)} rollouts failed; {len(lost)} prompts lack a price and have no score"
             notes.append(f"{result.variant}, seed {result.seed}: {counts}.")
-        notes.append(describe_prices(result, [sample for sample in samples if sample.task_id not in failed]))
+        notes.append(describe_prices(result, [sample for sample in samples if sample.task_id not in failed], predicted))
     return {variant: {prompt: float(np.mean(ps)) for prompt, ps in of.items()} for variant, of in found.items()}
 
 
-def describe_prices(result: EvalResult, samples: Sequence[RecordedRollout]) -> str:
-    """Return a table of what the sampled choices were at each price, all sets together, beside one choice for all."""
-    malformed, rows = 100 * mean(result.measures["malformed"]), list[list[str]]()
-    columns = (result.measures["calls_strong"], result.scores["official"], result.measures["reward"])
-    right_of = {sample.task_id: sample.log["right"] for sample in samples}
-    for price in sorted(set(result.labels["price"]), key=float):
-        at = [i for i, label in enumerate(result.labels["price"]) if label == price]
-        calls, right, reward = (mean([column[i] for i in at]) for column in columns)
-        known = [right_of[name] for i in at if (name := result.notes["task_ids"][i]) in right_of]
-        weak, strong = (mean([right[model] for right in known]) for model in ("weak", "strong"))
-        rewards = (reward, weak, strong - float(price))
-        rows.append([price, f"{100 * calls:.1f}", f"{100 * right:.1f}", *(f"{value:.3f}" for value in rewards)])
-    title = f"{result.variant}, seed {result.seed}, {result.n:,} choices, {malformed:.1f} % malformed:"
-    head = ["price of strong", "strong calls, %", "right, %", "reward", "always weak", "always strong"]
-    return f"{title}\n\n{markdown(head, *rows)}"
+def describe_prices(result: EvalResult, samples: Sequence[RecordedRollout], predicted: Mapping[str, float]) -> str:
+    """Return a table of the rewards at each price, all sets together, beside those of choices that need no policy.
+
+    `ridge` takes the strong model where the `predicted` gain of the prompt is above the price. Below the table stands
+    what the policy earns above it, and above one choice for all prompts of a price. Intervals are over prompts.
+    """
+    of = {sample.task_id: sample for sample in samples if sample.question in predicted}
+    at = [i for i, name in enumerate(result.notes["task_ids"]) if name in of]
+    title = f"{result.variant}, seed {result.seed}, {len(at):,} choices"
+    if not at:
+        return f"{title} of prompts of this fold's test"
+    found = [of[result.notes["task_ids"][i]] for i in at]
+    price = np.array([float(result.labels["price"][i]) for i in at])
+    weak, strong = (np.array([float(sample.log["right"][model]) for sample in found]) for model in ("weak", "strong"))
+    paid, gain = strong - price, np.array([predicted[sample.question] for sample in found])
+    measured = [result.measures[name] for name in ("malformed", "calls_strong", "reward")]
+    malformed, calls, reward, right = (
+        np.array([column[i] for i in at], dtype=float) for column in (*measured, result.scores["official"])
+    )
+    best, ridge = np.zeros_like(price), np.where(gain > price, paid, weak)
+    places = {f"{each:g}": price == each for each in sorted(set(price))}
+    for here in places.values():
+        best[here] = max(weak[here], paid[here], key=np.mean)
+    columns = {"strong calls, %": 100 * calls, "right, %": 100 * right, "reward": reward, "always weak": weak}
+    columns |= {"always strong": paid, "ridge": ridge, "oracle": np.maximum(weak, paid)}
+    rows = [
+        [name, *(f"{column[here].mean():.{1 if '%' in head else 3}f}" for head, column in columns.items())]
+        for name, here in {**places, "mean": np.full(len(at), True)}.items()
+    ]
+    title = f"{title}, {100 * malformed.mean():.1f} % malformed:"
+    beside = {"the better of weak and strong at each price": best, "ridge": ridge}
+    gaps = [f"above {name}: {compare(found, reward - other)}" for name, other in beside.items()]
+    return "\n\n".join([title, markdown(("price of strong", *columns), *rows), "; ".join(gaps)])
 
 
-def mean(values: Sequence[float | None]) -> float:
-    """Return the mean over the rollouts that did not fail."""
-    return float(np.mean([value for value in values if value is not None]))
+def compare(samples: Sequence[RecordedRollout], differences: Numbers) -> str:
+    """Return the mean difference, with its interval over prompts."""
+    by_prompt: dict[str, list[float]] = defaultdict(list)
+    for sample, difference in zip(samples, differences, strict=True):
+        by_prompt[sample.question].append(difference)
+    means = [float(np.mean(each)) for each in by_prompt.values()]
+    low, high = bootstrap(means)
+    return f"{np.mean(means):+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def write_table(name: str, rows: Mapping[str, Sequence[Measured]], options: argparse.Namespace) -> str:
