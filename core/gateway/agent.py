@@ -115,9 +115,10 @@ class AgentMethod(Method):
 
     An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
     One whose last answer `max_new_tokens` cut is `truncated`, too, and keeps what it returns. Where the policy failed
-    at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. A RolloutError of
-    the agent keeps its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous method `close`,
-    it is called at the end.
+    at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. One that had no
+    answer of the gateway fails as `unasked`: its reward says nothing of the policy. A RolloutError of the agent keeps
+    its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous method `close`, it is called at
+    the end.
     """
 
     def __init__(
@@ -178,7 +179,10 @@ class AgentMethod(Method):
             raise failure
         if failure is not None and not session.reached_limit:
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
-        if unsent := find_unsent(task, finished.turns, self._tokenizer):
+        if not finished.turns and not session.reached_limit:  # it may have asked another server
+            told = f"it was given {dict(finished.counters)}" if finished.counters else "let its client take `endpoint`"
+            raise RolloutError("unasked", f"task {task.task_id}: the agent has no answer of the gateway; {told}")
+        if finished.turns and (unsent := find_unsent(task, finished.turns, self._tokenizer)):
             raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
         last = [turn for turn in finished.turns if turn.trained][-1:]
         cut = any(self._is_cut(turn) for turn in last)
@@ -225,7 +229,8 @@ def find_unsent(task: Task, turns: Sequence[Turn], tokenizer: Tokenizer) -> str 
 
 def find_program(words: Sequence[str]) -> list[str]:
     """Return the words of a program as any folder can start it: files by their whole path, `python` as our own."""
-    program, *rest = (str(Path(word).resolve()) if Path(word).is_file() else word for word in words)
+    # Links stay: the python of an environment is one, and finds its packages by where it lies.
+    program, *rest = (str(Path(word).absolute()) if Path(word).is_file() else word for word in words)
     return [sys.executable if program == "python" else program, *rest]
 
 
