@@ -12,10 +12,13 @@ The agent may be any program: `Command` runs one as a process, which finds the g
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import sys
 import tempfile
+import threading
+import traceback
 import unicodedata
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,6 +38,8 @@ from core.types import CALLS, Sampling, Task, Trajectory, Turn
 if TYPE_CHECKING:
     from core.gateway.session import GatewaySession
 
+logger = logging.getLogger(__name__)
+
 QUESTION_FILE = "{question_file}"
 """Stands in a command for the path of a file that holds the question."""
 
@@ -45,6 +50,8 @@ KEPT_OUTPUT = 1 << 20
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
 TOLD_OUTPUT = 1 << 14
 """Bounds the characters of that reason."""
+BLOCKED_S = 10.0
+"""Says how long a function may keep the thread of all rollouts before a warning tells of it."""
 LEFT_OPEN_S = 5.0
 """Limits the wait for the end of the output of a command that has ended."""
 
@@ -143,12 +150,16 @@ class AgentMethod(Method):
         self._serve = partial(serve_gateway, self.gateway)
         self._server = AsyncExitStack()
         self._url: asyncio.Task[str] | None = None
+        self._closed = threading.Event()
         self._rollouts = 0
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run the agent in a session of its own; reward its answer."""
         if self._url is None:
             self._url = asyncio.create_task(self._server.enter_async_context(self._serve()))
+            self._closed = threading.Event()
+            watched = self.run, asyncio.get_running_loop(), threading.get_ident(), self._closed
+            threading.Thread(target=tell_blocking, args=watched, daemon=True).start()
         url = await asyncio.shield(self._url)
         self._rollouts += 1
         session_id = f"{uuid.uuid4().hex[:8]}-{self._rollouts}"
@@ -212,6 +223,23 @@ class AgentMethod(Method):
             await close()
         await self._server.aclose()
         self._url = None
+        self._closed.set()
+
+
+def tell_blocking(run: RunAgent, loop: asyncio.AbstractEventLoop, thread: int, closed: threading.Event) -> None:
+    """Warn once if a function keeps the thread of the event loop: nobody answers it there, nor ends it in time."""
+    while not closed.wait(BLOCKED_S):
+        beat = threading.Event()
+        try:
+            loop.call_soon_threadsafe(beat.set)
+        except RuntimeError:  # the loop is closed
+            return
+        if beat.wait(BLOCKED_S) or (frame := sys._current_frames().get(thread)) is None:
+            continue
+        if any(each.f_code is getattr(run, "__code__", None) for each, _ in traceback.walk_stack(frame)):
+            about = "%s.%s keeps the thread of all rollouts and the gateway: await its client, or use asyncio.to_thread"
+            logger.warning(about, run.__module__, run.__qualname__)
+            return
 
 
 def find_unsent(task: Task, turns: Sequence[Turn], tokenizer: Tokenizer) -> str | None:

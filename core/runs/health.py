@@ -139,8 +139,7 @@ SIGNS = (
         "turns_unrewarded",
         lambda m: m["rewarded_turns"] == 0,
         "no turn has a reward of its own, so adv_estimator=turn_grpo does what grpo does",
-        "let the method reward its turns (Turns.credit), or take another algorithm: an agent behind the gateway has one "
-        "reward for all its turns",
+        "let the method reward its turns (Turns.credit), or take another algorithm: the gateway has one reward for all",
     ),
     Sign(
         "policy_untaught",

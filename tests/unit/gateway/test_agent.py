@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -216,6 +217,20 @@ async def test_a_first_prompt_that_is_too_long_is_a_limit_whatever_its_record_ho
     task = Task("t", "question 0", ("0",), earlier_messages=({"role": "system", "content": "Be brief."},))
     (trajectory,) = await run_each(make_method(talk, model, max_context=2), model, [task])
     assert (trajectory.status, trajectory.failure, trajectory.reward) == ("truncated", None, 0.0)
+
+
+async def test_an_agent_that_keeps_the_thread_of_all_is_told_of(monkeypatch, caplog):
+    """A synchronous client waits there for a gateway that cannot answer: ten minutes, and again."""
+    monkeypatch.setattr("core.gateway.agent.BLOCKED_S", 0.2)
+
+    async def wait(task: Task, endpoint: Endpoint) -> str:
+        time.sleep(1.0)
+        return await talk(task, endpoint)
+
+    model = make_model()
+    await run_each(make_method(wait, model), model, TASKS[:2])
+    (said,) = caplog.messages
+    assert "wait keeps the thread of all rollouts" in said
 
 
 async def test_an_agent_that_finishes_its_session_keeps_its_turns():
