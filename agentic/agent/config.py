@@ -14,6 +14,8 @@ from core.gateway import History
 from core.options import FUNCTION
 
 PRESETS = Path(__file__).parent / "presets"
+SEEN = {"mcp": "the servers' files", "openenv": "with what an episode began"}
+"""Says what the task holds that an agent's own reward gets, and that of all agents does not."""
 
 
 class AgentEntry(Section):
@@ -68,10 +70,10 @@ class AgentRecipe(ConversationRecipe):
     def _every_agent_has_a_reward(self) -> AgentRecipe:
         for name, entry in self.agent.agents.items():
             environment = entry.environment
-            lends_tools = environment is not None and not environment.has_tasks
-            if lends_tools and (entry.reward is None or self.reward is not None):
-                fix = "it alone sees the servers' files; name it there, and no `reward` for all agents"
-                raise ValueError(f"agent.agents.{name}.reward rewards the agent with MCP servers: {fix}")
+            seen = environment and SEEN.get(environment.kind)
+            if environment and seen and (self.reward or not (entry.reward or environment.has_tasks)):
+                fix = f"it alone sees {seen}; name it there, and no `reward` for all agents"
+                raise ValueError(f"agent.agents.{name}.reward rewards an agent of the kind {environment.kind}: {fix}")
             if entry.reward is None and self.reward is None and environment is None:
                 raise ValueError(f"agent.agents.{name}.reward is missing; set that, or `reward` for all agents")
         return self

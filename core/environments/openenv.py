@@ -73,8 +73,7 @@ class OpenEnvEnvironment(AgentEnvironment):
                 url = await asyncio.shield(self._url)
                 ws = await stack.enter_async_context(http.ws_connect(f"{url}/ws", max_msg_size=0))
                 episode = OpenEnvEpisode(self.entry, ws)
-                options = {name: index if value == INDEX else value for name, value in self.entry.reset.items()}
-                episode.shown = episode.show(await episode.send("reset", options))
+                episode.shown = episode.show(await episode.send("reset", fill_index(self.entry.reset, index)))
             except (ServerError, aiohttp.ClientError, OSError) as error:
                 raise RolloutError("environment", f"{self.key}: {type(error).__name__}: {error}") from error
             yield episode
@@ -109,6 +108,15 @@ class OpenEnvEnvironment(AgentEnvironment):
             await asyncio.gather(self._url, return_exceptions=True)  # it may be starting
         await asyncio.to_thread(self._started.close)
         self._url = None
+
+
+def fill_index(value: Any, index: int) -> Any:
+    """Return the options of `reset` with the number of a task in the place of INDEX, wherever that stands in them."""
+    if isinstance(value, Mapping):
+        return {name: fill_index(part, index) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [fill_index(part, index) for part in value]
+    return index if value == INDEX else value.replace(INDEX, str(index)) if isinstance(value, str) else value
 
 
 class Told(BaseModel):

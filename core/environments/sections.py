@@ -105,7 +105,7 @@ class OpenEnvEntry(EnvironmentEntry, ServerSection):
     command: tuple[str, ...] = ()
     """Starts a server on this machine instead; `{port}` in a word is a free port. It ends when we do."""
     reset: Mapping[str, Any] = {"seed": INDEX}
-    """Holds the options of `reset`, of which "{index}" is the task's `metadata.index`."""
+    """Holds the options of `reset`; "{index}" anywhere in them stands for the task's `metadata.index`."""
     action: str | None = None
     """Names the field of an action that holds the policy's reply. None: the policy calls the environment's tools."""
     show: tuple[str, ...] = ()

@@ -12,10 +12,13 @@ The agent may be any program: `Command` runs one as a process, which finds the g
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import sys
 import tempfile
+import threading
+import traceback
 import unicodedata
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,6 +38,8 @@ from core.types import CALLS, Sampling, Task, Trajectory, Turn
 if TYPE_CHECKING:
     from core.gateway.session import GatewaySession
 
+logger = logging.getLogger(__name__)
+
 QUESTION_FILE = "{question_file}"
 """Stands in a command for the path of a file that holds the question."""
 
@@ -45,6 +50,8 @@ KEPT_OUTPUT = 1 << 20
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
 TOLD_OUTPUT = 1 << 14
 """Bounds the characters of that reason."""
+BLOCKED_S = 10.0
+"""Says how long a function may keep the thread of all rollouts before a warning tells of it."""
 LEFT_OPEN_S = 5.0
 """Limits the wait for the end of the output of a command that has ended."""
 
@@ -115,9 +122,10 @@ class AgentMethod(Method):
 
     An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
     One whose last answer `max_new_tokens` cut is `truncated`, too, and keeps what it returns. Where the policy failed
-    at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. A RolloutError of
-    the agent keeps its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous method `close`,
-    it is called at the end.
+    at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. One that had no
+    answer of the gateway fails as `unasked`: its reward says nothing of the policy. A RolloutError of the agent keeps
+    its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous method `close`, it is called at
+    the end.
     """
 
     def __init__(
@@ -142,12 +150,16 @@ class AgentMethod(Method):
         self._serve = partial(serve_gateway, self.gateway)
         self._server = AsyncExitStack()
         self._url: asyncio.Task[str] | None = None
+        self._closed = threading.Event()
         self._rollouts = 0
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run the agent in a session of its own; reward its answer."""
         if self._url is None:
             self._url = asyncio.create_task(self._server.enter_async_context(self._serve()))
+            self._closed = threading.Event()
+            watched = self.run, asyncio.get_running_loop(), threading.get_ident(), self._closed
+            threading.Thread(target=tell_blocking, args=watched, daemon=True).start()
         url = await asyncio.shield(self._url)
         self._rollouts += 1
         session_id = f"{uuid.uuid4().hex[:8]}-{self._rollouts}"
@@ -178,7 +190,10 @@ class AgentMethod(Method):
             raise failure
         if failure is not None and not session.reached_limit:
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
-        if unsent := find_unsent(task, finished.turns, self._tokenizer):
+        if not finished.turns and not session.reached_limit:  # it may have asked another server
+            told = f"it was given {dict(finished.counters)}" if finished.counters else "let its client take `endpoint`"
+            raise RolloutError("unasked", f"task {task.task_id}: the agent has no answer of the gateway; {told}")
+        if finished.turns and (unsent := find_unsent(task, finished.turns, self._tokenizer)):
             raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
         last = [turn for turn in finished.turns if turn.trained][-1:]
         cut = any(self._is_cut(turn) for turn in last)
@@ -208,6 +223,23 @@ class AgentMethod(Method):
             await close()
         await self._server.aclose()
         self._url = None
+        self._closed.set()
+
+
+def tell_blocking(run: RunAgent, loop: asyncio.AbstractEventLoop, thread: int, closed: threading.Event) -> None:
+    """Warn once if a function keeps the thread of the event loop: nobody answers it there, nor ends it in time."""
+    while not closed.wait(BLOCKED_S):
+        beat = threading.Event()
+        try:
+            loop.call_soon_threadsafe(beat.set)
+        except RuntimeError:  # the loop is closed
+            return
+        if beat.wait(BLOCKED_S) or (frame := sys._current_frames().get(thread)) is None:
+            continue
+        if any(each.f_code is getattr(run, "__code__", None) for each, _ in traceback.walk_stack(frame)):
+            about = "%s.%s keeps the thread of all rollouts and the gateway: await its client, or use asyncio.to_thread"
+            logger.warning(about, run.__module__, run.__qualname__)
+            return
 
 
 def find_unsent(task: Task, turns: Sequence[Turn], tokenizer: Tokenizer) -> str | None:
@@ -225,7 +257,8 @@ def find_unsent(task: Task, turns: Sequence[Turn], tokenizer: Tokenizer) -> str 
 
 def find_program(words: Sequence[str]) -> list[str]:
     """Return the words of a program as any folder can start it: files by their whole path, `python` as our own."""
-    program, *rest = (str(Path(word).resolve()) if Path(word).is_file() else word for word in words)
+    # Links stay: the python of an environment is one, and finds its packages by where it lies.
+    program, *rest = (str(Path(word).absolute()) if Path(word).is_file() else word for word in words)
     return [sys.executable if program == "python" else program, *rest]
 
 

@@ -279,8 +279,8 @@ class Gateway:
 
     async def _list_models(self, http: web.Request) -> web.Response:
         try:
-            roles: Collection[str] = self._find_session(http).roles
-        except GatewayError:
+            roles: Collection[str] = self._session(self._read_name(http), may_open=False).roles
+        except GatewayError:  # whoever looks around opens none: it would be recorded, and closed as idle
             roles = self.policies
         names = ["policy" if role == "policy" else f"{FROZEN}{role}" for role in roles]
         return web.json_response(write_models(names, self.settings.max_context))

@@ -32,7 +32,7 @@ LIMIT_STATUS = 400
 """Refuses a client that has had all its turns. Codex retries on any other."""
 
 _WITHOUT_EFFECT = (
-    "store", "metadata", "user", "include", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_retention",
+    "store", "metadata", "user", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_retention",
     "safety_identifier", "client_metadata", "cache_control", "prompt_cache_options", "max_tool_calls",
 )  # fmt: skip
 
@@ -54,6 +54,8 @@ def read_request(value: Any) -> AgentRequest:
     items = given if isinstance(given, list) else [{"content": given}]
     messages = _join_answers(Body({"input": items}).take_each("input", _read_item_again))
     body.take_body("stream_options").close("include_obfuscation")
+    if (asked := "message.output_text.logprobs") in body.take("include", list, []):
+        raise refuse("include", f"{asked} is not implemented; Chat Completions has log-probs")
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),

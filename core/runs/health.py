@@ -136,6 +136,12 @@ SIGNS = (
         "see that turns go into one row (algorithm.rows), or set it to 0",
     ),
     Sign(
+        "turns_unrewarded",
+        lambda m: m["rewarded_turns"] == 0,
+        "no turn has a reward of its own, so adv_estimator=turn_grpo does what grpo does",
+        "let the method reward its turns (Turns.credit), or take another algorithm: the gateway has one reward for all",
+    ),
+    Sign(
         "policy_untaught",
         lambda m: m["untaught"] != "",
         "no turn of {untaught} is trained, though the recipe says so: its weights stay as they were",

@@ -286,6 +286,8 @@ class GRPOLoop:
             "rollout_seconds": waited,
             "tokens_per_second": tokens / (seconds if ahead else waited),
         }
+        if self.recipe.algorithm.adv_estimator == "turn_grpo":
+            record["rewarded_turns"] = sum(turn.reward is not None for turn in turns)
         if self.curriculum is not None:
             record["outcomes"] = outcomes = measure_outcomes((*batch.groups, *batch.filtered))
             record["chances"] = self.curriculum.pop_chances(batch.tasks)

@@ -178,7 +178,7 @@ def test_a_server_is_one_and_its_agent_has_the_reward_that_sees_the_files() -> N
             McpServer.model_validate(wrong)
     for more in ([], [f"reward={HERE}.reward", f"agent.agents.x.reward={HERE}.reward"]):
         servers = '{"x": {"environment": {"kind": "mcp", "servers": {"a": {"url": "http://a"}}}}}'
-        with pytest.raises(RecipeError, match=r"agents\.x\.reward rewards the agent with MCP servers"):
+        with pytest.raises(RecipeError, match=r"agents\.x\.reward rewards an agent of the kind mcp"):
             SPEC.load("tiny", [f"agent.agents={servers}", *more])
 
 

@@ -66,8 +66,9 @@ async def play(tokenizer: Any) -> AsyncIterator[Play]:
 async def test_a_reply_is_an_action_and_the_rewards_of_the_steps_add_up(
     play: Play, url: str, app: Any, tokenizer: Any
 ) -> None:
-    [done] = await play(["2", "two", "3"], url=url, system="Count.", reset={"seed": "{index}", "level": 2})
-    assert app[SEEN].resets == [{"seed": 3, "level": 2}]
+    reset = {"seed": "{index}", "level": 2, "options": {"names": ["task-{index}"]}}
+    [done] = await play(["2", "two", "3"], url=url, system="Count.", reset=reset)
+    assert app[SEEN].resets == [{"seed": 3, "level": 2, "options": {"names": ["task-3"]}}]
     assert (done.status, done.reward, done.log["answer"]) == ("completed", 1.0, "3")
     [row] = rows_from_groups([[done]], std_normalization=False, split_advantage=False, rows="segment")
     assert row.trained_tokens == sum(len(turn.completion.token_ids) for turn in done.turns)

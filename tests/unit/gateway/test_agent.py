@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome
+from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome, find_program
 from core.gateway.session import SessionSettings
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
@@ -194,6 +195,44 @@ async def test_what_an_agent_makes_of_a_policy_that_failed_is_not_trained(says, 
     assert trajectory.status == ("completed" if trajectory.failure is None else "failed")
 
 
+@pytest.mark.parametrize(("part", "told"), [(None, "take `endpoint`"), ("image_url", "'refused_no_image': 1")])
+async def test_an_answer_for_which_nobody_asked_the_policy_is_not_rewarded(part: str | None, told: str):
+    """Such as that of an agent whose client asks another server, or whose one request was refused."""
+
+    async def know(task: Task, endpoint: Endpoint) -> str:
+        if part is not None:
+            body = {"model": "policy", "messages": [{"role": "user", "content": [{"type": part}]}]}
+            async with aiohttp.ClientSession() as http:
+                await http.post(f"{endpoint.openai_url}/chat/completions", json=body)
+        return task.answers[0]
+
+    model = make_model()
+    (trajectory,) = await run_each(make_method(know, model), model, TASKS[:1])
+    assert (trajectory.failure, trajectory.reward) == ("unasked", None)
+    assert told in trajectory.log["error"]
+
+
+async def test_a_first_prompt_that_is_too_long_is_a_limit_whatever_its_record_holds():
+    model = make_model()
+    task = Task("t", "question 0", ("0",), earlier_messages=({"role": "system", "content": "Be brief."},))
+    (trajectory,) = await run_each(make_method(talk, model, max_context=2), model, [task])
+    assert (trajectory.status, trajectory.failure, trajectory.reward) == ("truncated", None, 0.0)
+
+
+async def test_an_agent_that_keeps_the_thread_of_all_is_told_of(monkeypatch, caplog):
+    """A synchronous client waits there for a gateway that cannot answer: ten minutes, and again."""
+    monkeypatch.setattr("core.gateway.agent.BLOCKED_S", 0.2)
+
+    async def wait(task: Task, endpoint: Endpoint) -> str:
+        time.sleep(1.0)
+        return await talk(task, endpoint)
+
+    model = make_model()
+    await run_each(make_method(wait, model), model, TASKS[:2])
+    (said,) = caplog.messages
+    assert "wait keeps the thread of all rollouts" in said
+
+
 async def test_an_agent_that_finishes_its_session_keeps_its_turns():
     """As one does that speaks ACP, and tells so how its requests belong together."""
 
@@ -274,6 +313,15 @@ async def test_the_last_line_of_a_command_is_whole_and_waits_for_nobody_that_it_
     monkeypatch.setattr("core.gateway.agent.KEPT_OUTPUT", 100)
     with pytest.raises(RuntimeError, match="is longer than 100 bytes"):
         await ask("print('x' * 200)")
+
+
+def test_a_program_that_is_a_link_stays_one(tmp_path, monkeypatch):
+    """The python of an environment finds its packages by where the link lies."""
+    python = tmp_path / "env" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert find_program(["env/python", "-c", "env"]) == [str(python), "-c", "env"]
 
 
 async def test_a_command_that_is_cancelled_leaves_no_process(tmp_path):

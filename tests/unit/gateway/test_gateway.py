@@ -244,11 +244,13 @@ async def test_what_cannot_be_served_is_refused_with_its_path():
         assert error["error"]["message"] == "output_config.format: is not implemented"
         error = await client.post("/v1/responses", {"model": "policy", "input": [{"type": "mcp_call"}]}, status=400)
         assert error["error"]["param"] == "input.0.type"
+        wanted = {"model": "policy", "input": "?", "include": ["message.output_text.logprobs"]}
+        assert (await client.post("/v1/responses", wanted, status=400))["error"]["param"] == "include"
         await client.post("/v1/chat/completions", {**HELLO, "model": "frozen:judge"}, status=404)
         assert not model.policy.calls
         finished = await finish(client, model)
     assert finished["turns"] == []
-    refused = {"refused_bad_request": len(BAD_CHAT) + 7, "refused_model_not_found": 1}
+    refused = {"refused_bad_request": len(BAD_CHAT) + 8, "refused_model_not_found": 1}
     assert finished["counters"] == refused
     assert gateway.counters == finished["counters"]
 
@@ -462,8 +464,11 @@ async def test_sessions_are_named_by_path_key_or_header():
                 assert response.status == 200
         async with client.http.post(f"{url}/v1/messages", json=body) as response:
             assert response.status == 404
-        async with client.http.get(f"{url}/v1/models") as response:
-            assert [each["id"] for each in (await response.json())["data"]] == ["policy"]
+        for at, asks in ((f"{url}/v1", {}), (f"{url}/s/unknown/v1", {}), (f"{url}/v1", {"X-Api-Key": "EMPTY"})):
+            async with client.http.get(f"{at}/models", headers=asks) as response:
+                assert [each["id"] for each in (await response.json())["data"]] == ["policy"]
+        async with client.http.get(f"{url}/health") as response:
+            assert (await response.json())["sessions"] == 1, "whoever looks around opens none"
         with pytest.raises(ValueError, match="open or was closed"):
             gateway.open_session("one")
         assert len((await finish(client, model))["turns"]) == len(ways)

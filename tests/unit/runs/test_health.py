@@ -22,6 +22,7 @@ WELL: dict[str, Any] = {
     "entropy_loss": 0.3, "grad_norm": 1.0, "nonfinite_steps": 0.0, "train_rollout_logprob_abs_diff": 1e-6,
     "observation_loss": 2.0, "calls_search": 1.5, "calls_python": 0.0, "failed_calls": 1.0,
     "task_rewards": {"": [0.5] * 16}, "rows": 8, "critic_rows": 4, "recomputed": 0.1,
+    "rewarded_turns": 3,
 }  # fmt: skip
 ILL: dict[str, dict[str, Any]] = {
     "steps_skipped": {"nonfinite_steps": 0.5},
@@ -36,6 +37,7 @@ ILL: dict[str, dict[str, Any]] = {
     "engine_apart": {"train_rollout_logprob_abs_diff": 0.3},
     "cache_too_small": {"recomputed": 0.9},
     "nothing_observed": {"observation_loss": 0.0},
+    "turns_unrewarded": {"rewarded_turns": 0},
     "policy_untaught": {"critic_rows": 0, "critic_rows_skipped": 0},
     "tools_unused": {"calls_search": 0.0, "failed_calls": 0.0},
     "tools_failed": {"failed_calls": 1.5},

@@ -112,6 +112,7 @@ async def test_a_healthy_run_says_nothing_but_its_first_rollout(qwen2: Path, tmp
 SECTIONS: dict[str, dict[str, Any]] = {
     "inverted for a kind": {"optimizer": {"lr": 0.03}, "algorithm": PLAIN_GRPO | {"std_normalization": False}},
     "learning rate too high": {"optimizer": {"lr": 1e6}},
+    "rewards of no turn": {"algorithm": PLAIN_GRPO | {"name": "turn_grpo"}},
 }
 """Holds what a disease needs in the recipe."""
 FAILING = Patient(**{f"{CALLS}search": 2.0, FAILED_CALLS: 2.0})
@@ -130,6 +131,7 @@ DISEASES: dict[str, tuple[Method, str, str]] = {
         *("rollouts failed", "50% of the rollouts failed: 48 x bad_reward"),
     ),
     "learning rate too high": (Patient(), "steps skipped", "lower the learning rate (optimizer.lr"),
+    "rewards of no turn": (Patient(), "turns unrewarded", "adv_estimator=turn_grpo does what grpo does"),
 }
 
 

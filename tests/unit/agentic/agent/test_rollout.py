@@ -151,6 +151,11 @@ def test_an_environment_needs_no_reward_but_a_task_of_its_own() -> None:
             "environment.openenv.actions: unknown key; did you mean .*action\\?",
         ),
         ({"run": None, "environment": {"kind": "gym"}}, [], "agent.agents.a.environment: .*'verifiers', 'openenv'"),
+        (
+            {"run": None, "environment": ENVIRONMENT},
+            [f"reward={HERE}.zero"],
+            "agents.a.reward rewards an agent of the kind openenv: it alone sees with what an episode began; name it",
+        ),
         ({"max_turn": 3}, [], "agent.agents.a.max_turn: unknown key; did you mean agent.agents.a.max_turns?"),
         ({"run": f"{HERE}.missing"}, [], "agent.agents.a.run: .*missing.*write package.module.function"),
         ({"run": "no_such_module.run"}, [], "agent.agents.a.run: .*no_such_module.*PYTHONPATH"),
