@@ -141,7 +141,7 @@ class RecipeError(ValueError):
 
 
 class Section(BaseModel):
-    """A part of a recipe: frozen, an unknown key is an error, and keys of a nested one leave the rest of its default."""
+    """A part of a recipe: frozen, an unknown key is an error, and keys of a nested part leave its other defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

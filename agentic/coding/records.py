@@ -36,7 +36,6 @@ CASES_CHARS = 1 << 19
 """Limits the cases; the outcomes of all calls must fit the output of one command (grading.py)."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _DIFF_PATH = re.compile(r"^(?:---|\+\+\+) [ab]/([^\t\n]+)", re.MULTILINE)
-_SCRIPT = re.compile(r"(?:\./)*([\w./-]+\.sh)\b")
 _SYSTEM_FOLDERS = ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc", "sys", "tmp")
 
 Fault = tuple[str, str, str]
@@ -67,7 +66,7 @@ class RepositoryTask:
     eval_cmd: str
     script: str
     test_files: frozenset[str] = frozenset()
-    """Holds the files that the names of `tests` begin with, and the shell scripts that `eval_cmd` names."""
+    """Holds the files that the names of `tests` begin with."""
     repaired: frozenset[str] = frozenset()
     """Holds the paths that the right diff touches, where the record has it."""
 
@@ -81,11 +80,9 @@ def read_task(task: Task) -> RepositoryTask:
     data = task.metadata
     remote = _mapping(data, "remote_env_info")
     tests = (*_names(data, remote, "FAIL_TO_PASS"), *_names(data, remote, "PASS_TO_PASS"))
-    workdir = _text(data, "workdir") or _text(remote, "workdir") or "/testbed"
-    scripts = _SCRIPT.findall(_text(data, "eval_cmd").replace(f"{workdir}/", ""))
     found = RepositoryTask(
         statement=_text(data, "problem_statement") or task.question,
-        workdir=workdir,
+        workdir=_text(data, "workdir") or _text(remote, "workdir") or "/testbed",
         image=_text(data, "image") or _text(remote, "image_url") or _text(remote, "image"),
         files=_read_files(data, "repository"),
         pre_commands=_commands(data) or _commands(remote),
@@ -94,7 +91,7 @@ def read_task(task: Task) -> RepositoryTask:
         verifier=_read_files(data, "verifier"),
         eval_cmd=_text(data, "eval_cmd"),
         script=_text(remote, "f2p_script"),
-        test_files=frozenset((*(name.partition("::")[0] for name in tests), *scripts)),
+        test_files=frozenset(name.partition("::")[0] for name in tests),
         repaired=frozenset(_DIFF_PATH.findall(_text(data, "patch"))),
     )
     path = PurePosixPath(found.workdir)
@@ -134,8 +131,7 @@ def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
     """Return what is wrong with the files of a repository, or with what grades them."""
     limits, field = recipe.coding.workspace, "metadata.repository"
     folders = {str(folder) for path in found.files for folder in PurePosixPath(path).parents}
-    # git keeps each file and folder once more, and spreads these copies over 256 folders
-    if (kept := 2 * (len(found.files) + len(folders))) + min(256, kept) > limits.files:
+    if (kept := 2 * (len(found.files) + len(folders))) + min(256, kept) > limits.files:  # git's copies, in 256 folders
         return field, f"has {len(found.files)} files", f"raise coding.workspace.files={limits.files}"
     if (size := sum(map(len, found.files.values()))) > limits.disk_mb << 20:
         return field, f"has {size} bytes", f"raise coding.workspace.disk_mb={limits.disk_mb}"

@@ -307,13 +307,12 @@ class Loop:
     async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
         """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
-        text = text if self.method.calls else strip_thoughts(text)  # a block there is a draft
         if self.source is not None:
-            if fence := find_last_fence(text, PYTHON):
+            if fence := find_last_fence(strip_thoughts(text), PYTHON):
                 await self.workspace.put(self.source, f"{fence.text}\n".encode(errors="replace"))
             return []
         if self.config.format == "fences":
-            fence = find_last_fence(text.partition(OUTPUT)[0], SHELL)
+            fence = find_last_fence(strip_thoughts(text).partition(OUTPUT)[0], SHELL)
             return [await self.run_call(chat, ToolCall(BASH.name, {"command": fence.text}), tools)] if fence else []
         reply = read_reply(text, self.method.call_format, tools)
         self.counts.update(reply.notes)

@@ -277,8 +277,8 @@ class RepositoryWorkspace(ABC):
         Raises:
             WorkspaceError: git failed, as after `rm -rf .git`, or the diff is too long (kinds `no_diff`, `huge_diff`).
         """
-        # A repository within, as by `git init`, would be a submodule, and an empty one an error. A git that was ended at
-        # a limit leaves its lock; no other runs now.
+        # A git that a limit ended has left its lock, and no other runs now. A repository within, as by `git init`,
+        # would be a submodule, and an empty one an error.
         command = (
             "rm -f .git/index.lock; find . -mindepth 2 -name .git -prune -exec rm -rf {} +; "
             f"{GIT} ls-files -s | grep ^160000 | cut -f2- | tr '\\n' '\\0' | "

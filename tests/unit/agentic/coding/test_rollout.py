@@ -100,7 +100,11 @@ async def test_a_line_ends_where_python_and_sed_end_it(isolation: None, tokenize
 
 
 async def test_a_command_is_read_as_bash_reads_it(isolation: None, tokenizer: Any) -> None:
-    commands = (r'''echo "print('a\nb')" > new.py; grep -c . new.py''', "[[ x == x ]] && echo {1..3}", "cat <<< it; exit 3")
+    commands = (
+        r"""echo "print('a\nb')" > new.py; grep -c . new.py""",
+        "[[ x == x ]] && echo {1..3}",
+        "cat <<< it; exit 3",
+    )
     shown = show(make(tokenizer), await play(make(tokenizer), [*(call("bash", command=c) for c in commands), DONE]))
     for said in ("\n1\n", "\n1 2 3\n", "\nit\n\nexit code 3"):
         assert said in shown
