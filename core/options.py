@@ -141,18 +141,20 @@ class RecipeError(ValueError):
 
 
 class Section(BaseModel):
-    """A part of a recipe: frozen, and an unknown key is an error."""
+    """A part of a recipe: frozen, an unknown key is an error, and keys of a nested part leave its other defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _truth_is_no_number(cls, values: Any) -> Any:
+    def _read_keys(cls, values: Any) -> Any:
         for name, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(name)
             parts = value if isinstance(value, list) else [value]
             if field and any(isinstance(part, bool) for part in parts) and not _takes_truth(field.annotation):
                 raise ValueError(f"{name} must be no truth value; YAML reads on, off, yes and no as such")
+            if field and isinstance(field.default, BaseModel) and isinstance(value, Mapping):
+                values = {**values, name: {**field.default.model_dump(exclude_unset=True), **value}}
         return values
 
 

@@ -40,7 +40,6 @@ MAX_LINE = (1 << 17) - 1
 
 GRACE_S = 5.0
 """Bounds the time of a program after it was refused a turn for having had all. Many wait and ask again."""
-_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ async def run_command(
 async def _stop_at_limit(session: gateway.GatewaySession, workspace: RepositoryWorkspace) -> None:
     """End a program that has had its turns and asks on, or waits."""
     while not session.counters["refused_turn_limit"]:
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(0.2)
     await asyncio.sleep(GRACE_S)
     await workspace.interrupt()
 

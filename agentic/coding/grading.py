@@ -6,8 +6,8 @@ restored, so the tests run as the task has them.
 - `cases` are calls whose outcomes the host compares. The code under test runs in a process that never sees the right
   outcome, so nothing that it patches, prints or skips helps it.
 - `FAIL_TO_PASS` and `PASS_TO_PASS` are tests of pytest, in one process with the code under test. Each must be reported
-  as passed, of a file or folder each test in it. Tests of ours, which must fail, have to fail: a pytest that passes
-  everything is `tampered`. Code that is written against this very plugin could still lie; use cases where that matters.
+  as passed, or failed as its mark expects (as in SWE-bench), of a file or folder each test that no mark skips. Ours,
+  which must fail, have to fail: else it is `tampered`. Code written against this very plugin could still lie.
 - `eval_cmd` and `f2p_script` count by their exit code, as in slime. A package that ends its process with 0 passes them.
 - `verifier` is Harbor's: its files come into /tests after the diff, and the number that test.sh writes is the reward.
   The whole repository is the agent's, so nothing in it is restored. Code under test runs inside test.sh, as in Harbor:
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ PROTECTED_NAMES = frozenset(
     """.split()
 )
 PROTECTED_FOLDERS = frozenset(("tests", "test", "testing", "__pycache__", "_pytest", "pytest", ".git", "tests.py"))
+SCRIPT = re.compile(r"(?:\./)*([\w./-]+\.sh)\b")
 OUTPUT_BYTES = 1 << 20
 REPORT_BYTES = 1 << 12
 VERIFIER_FOLDERS = ("/tests", "/logs")
@@ -79,8 +81,13 @@ import json, os, sys
 sys.path.append(os.getcwd())
 answers = os.fdopen(os.dup(9), "w")
 def pytest_runtest_logreport(report):
+    outcome, marks = report.outcome, {*report.keywords}  # without a mark the code under test may have skipped it
+    if outcome == "skipped" and hasattr(report, "wasxfail") and "xfail" in marks:
+        outcome = "passed"
+    elif outcome == "skipped" and report.when == "setup" and marks & {"skip", "skipif"}:
+        outcome = "left out"
     if report.when == "call" or report.outcome != "passed":
-        answers.write(json.dumps([report.nodeid, report.outcome]) + "\\n")
+        answers.write(json.dumps([report.nodeid, outcome]) + "\\n")
         answers.flush()
 """
 # Finds the configuration in the repository's root: a protected file, so it is as it was before the diff. NONE is an
@@ -102,7 +109,6 @@ class Test_NAME(unittest.TestCase):
     def test_3(self):
         self.assertEqual([1], [2])
 """
-_CONTROL_COUNT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,7 @@ async def _apply(workspace: RepositoryWorkspace, diff: bytes, task: RepositoryTa
 
 
 def is_protected(path: str, task: RepositoryTask) -> bool:
-    """Say whether a file belongs to the tests or configures them; a change of it never counts.
+    """Say whether a file belongs to the tests, configures or runs them; a change of it never counts.
 
     Some packages have source in a folder of the tests' names, as django/test: there a file is source that the record's
     own repair touches, if no test is named in that folder, nor a folder around the file.
@@ -192,6 +198,7 @@ def is_protected(path: str, task: RepositoryTask) -> bool:
     if (
         name in PROTECTED_NAMES
         or path in task.test_files
+        or path in SCRIPT.findall(task.eval_cmd.replace(f"{task.workdir}/", ""))
         or name.startswith("test_")
         or name.endswith(("_test.py", ".pth", ".pyc", ".so"))
     ):
@@ -248,8 +255,7 @@ async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeo
         # An empty part of PYTHONPATH would be the current folder.
         f"PYTHONPATH={folder}${{PYTHONPATH:+:$PYTHONPATH}} PYTEST_ADDOPTS= exec python3 -P -m pytest "
         f'-p {plugin} -c "$config" -o addopts= -o required_plugins= -o cache_dir={folder}/cache '
-        f"--rootdir {shlex.quote(workspace.workdir)} "
-        f"-q {names} 9>&1 >/dev/null 2>&1\n"
+        f"--rootdir {shlex.quote(workspace.workdir)} -q {names} 9>&1 >/dev/null 2>&1\n"
     )
     await workspace.put(f"{folder}/run.sh", command.encode())  # as an argument Linux takes 128 KiB
     result = await workspace.exec(f"exec sh {folder}/run.sh", timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
@@ -265,19 +271,19 @@ async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeo
     failed_controls = sum(seen == {"failed"} for name, seen in outcomes.items() if secret in name)
     if not outcomes or not any(secret in name for name in outcomes):
         return DiffGrade("no_report", f"exit code {result.exit_code}")
-    if failed_controls != _CONTROL_COUNT:
-        return DiffGrade("tampered", f"{failed_controls} of {_CONTROL_COUNT} controls failed")
+    if failed_controls != 3:
+        return DiffGrade("tampered", f"{failed_controls} of 3 controls failed")
     wrong = [name for name in task.tests if not passes(name, outcomes)]
     return DiffGrade("tests_failed", " ".join(wrong)[:500]) if wrong else DiffGrade("solved")
 
 
 def passes(name: str, outcomes: Mapping[str, set[str]]) -> bool:
-    """Return whether a named test has passed: of a folder, a file, a class or several parameters, every test in it."""
+    """Return whether a named test has passed: of a folder, file, class or parameters, each that no mark leaves out."""
     if name in outcomes:  # as most are; to look through all outcomes for each of thousands would take long
         return outcomes[name] == {"passed"}
     inside = (f"{name.rstrip('/')}/", f"{name}::", f"{name}[")
     found = [seen for test, seen in outcomes.items() if test.startswith(inside)]
-    return bool(found) and all(seen == {"passed"} for seen in found)
+    return {"passed"} in found and all(seen in ({"passed"}, {"left out"}) for seen in found)
 
 
 async def _run_verifier(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:

@@ -20,7 +20,6 @@ SUBAGENT = (
     "nothing.\n"
 )
 
-
 BASH = make_schema("bash", "Runs a shell command in the repository and shows its output.", {"command": "string"})
 READ = make_schema("read", "Shows a file with numbered lines.", {"path": "string"}, first="integer", last="integer")
 EDIT = make_schema(

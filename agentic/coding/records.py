@@ -91,7 +91,7 @@ def read_task(task: Task) -> RepositoryTask:
         verifier=_read_files(data, "verifier"),
         eval_cmd=_text(data, "eval_cmd"),
         script=_text(remote, "f2p_script"),
-        test_files=frozenset(file for name in tests if (file := name.partition("::")[0]).endswith(".py")),
+        test_files=frozenset(name.partition("::")[0] for name in tests),
         repaired=frozenset(_DIFF_PATH.findall(_text(data, "patch"))),
     )
     path = PurePosixPath(found.workdir)
@@ -130,11 +130,11 @@ def check_task(recipe: CodingRecipe, task: Task) -> Fault | None:
 def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
     """Return what is wrong with the files of a repository, or with what grades them."""
     limits, field = recipe.coding.workspace, "metadata.repository"
-    if len(found.files) > limits.files:
+    folders = {str(folder) for path in found.files for folder in PurePosixPath(path).parents}
+    if (kept := 2 * (len(found.files) + len(folders))) + min(256, kept) > limits.files:  # git's copies, in 256 folders
         return field, f"has {len(found.files)} files", f"raise coding.workspace.files={limits.files}"
     if (size := sum(map(len, found.files.values()))) > limits.disk_mb << 20:
         return field, f"has {size} bytes", f"raise coding.workspace.disk_mb={limits.disk_mb}"
-    folders = {str(folder) for path in found.files for folder in PurePosixPath(path).parents}
     if found.pre_commands:  # they may make what is missing
         return None
     for number, case in enumerate(found.cases):

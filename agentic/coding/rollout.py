@@ -47,6 +47,7 @@ from agentic.coding.tools import number_lines, run_tool
 from core.config import RecipeError
 from core.gateway import list_other_roles
 from core.policy.base import Policy, Roles
+from core.rewards.answers import strip_thoughts
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
@@ -220,7 +221,8 @@ class CodingAgent(Method):
         Raises:
             RolloutError: as `find_source`.
         """
-        fence = f"```python\n{repository.files[find_source(repository)].decode(errors='replace')}```\n"
+        source = repository.files[find_source(repository)].decode(errors="replace").removesuffix("\n")
+        fence = f"```python\n{source}\n```\n"
         return self.renderer.message("user", TASK.format(statement=repository.statement), fence, REWRITE_INSTRUCTIONS)
 
     async def read_source(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> dict[str, bytes]:
@@ -306,11 +308,11 @@ class Loop:
         """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
         if self.source is not None:
-            if fence := find_last_fence(text, PYTHON):
+            if fence := find_last_fence(strip_thoughts(text), PYTHON):
                 await self.workspace.put(self.source, f"{fence.text}\n".encode(errors="replace"))
             return []
         if self.config.format == "fences":
-            fence = find_last_fence(text.partition(OUTPUT)[0], SHELL)
+            fence = find_last_fence(strip_thoughts(text).partition(OUTPUT)[0], SHELL)
             return [await self.run_call(chat, ToolCall(BASH.name, {"command": fence.text}), tools)] if fence else []
         reply = read_reply(text, self.method.call_format, tools)
         self.counts.update(reply.notes)

@@ -277,9 +277,10 @@ class RepositoryWorkspace(ABC):
         Raises:
             WorkspaceError: git failed, as after `rm -rf .git`, or the diff is too long (kinds `no_diff`, `huge_diff`).
         """
-        # A repository within, as by `git init`, would be a submodule, and an empty one an error.
+        # A git that a limit ended has left its lock, and no other runs now. A repository within, as by `git init`,
+        # would be a submodule, and an empty one an error.
         command = (
-            "find . -mindepth 2 -name .git -prune -exec rm -rf {} +; "
+            "rm -f .git/index.lock; find . -mindepth 2 -name .git -prune -exec rm -rf {} +; "
             f"{GIT} ls-files -s | grep ^160000 | cut -f2- | tr '\\n' '\\0' | "
             f"xargs -r -0 {GIT} update-index --force-remove --; {GIT} add -A && exec {GIT} diff --cached --binary "
             f"--no-color --src-prefix=a/ --dst-prefix=b/ --no-renames --no-ext-diff --no-textconv {self.base}"

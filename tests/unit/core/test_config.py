@@ -35,10 +35,16 @@ class DemoSection(Section):
 
 class ExtraSection(Section):
     rate: float = 0.5
+    size: int = 4
+
+
+class LimitsSection(Section):
+    extra: ExtraSection = ExtraSection(rate=0.25, size=8)
 
 
 class DemoRecipe(Recipe):
     demo: DemoSection
+    limits: LimitsSection = LimitsSection()
     extra: ExtraSection | None = None
 
 
@@ -74,6 +80,11 @@ def test_overrides_reach_any_depth_and_make_sections(presets):
     assert (recipe.optimizer.lr, recipe.run.seeds, recipe.model.path) == (2e-5, (1, 2), "a=b")
     assert (recipe.extra, recipe.roles) == (ExtraSection(rate=1.0), {"judge": "http://h:1"})
     assert read(presets, ["extra.rate=1", "extra=null"]).extra is None
+
+
+def test_a_key_of_a_nested_section_leaves_the_rest_of_its_default(presets):
+    assert read(presets, ["limits.extra.size=9"]).limits.extra == ExtraSection(rate=0.25, size=9)
+    assert read(presets, ["extra.size=9"]).extra == ExtraSection(rate=0.5, size=9)
 
 
 def test_the_dump_loads_as_the_same_recipe(presets, tmp_path):

@@ -67,6 +67,18 @@ async def test_a_python_block_replaces_the_file(isolation: None) -> None:
     assert (trajectory.reward, trajectory.log["diff"], trajectory.log["end"]) == (0.0, "", "answered")
 
 
+async def test_the_fence_around_a_file_is_closed_without_its_last_line_break(isolation: None) -> None:
+    _, prompts = await play("Fine.", form="rewrite", task=replace_metadata(TASK, repository={PATH: "x = 1"}))
+    assert "```python\nx = 1\n```\n" in prompts[0]
+
+
+@pytest.mark.parametrize("form", ["fences", "rewrite"])
+async def test_a_block_in_a_thought_is_a_draft(isolation: None, form: str) -> None:
+    draft = "<think>\nFirst\n```bash\nrm -r *\n```\nor\n```python\nx = 1\n```\n</think>\n\nI leave it as it is."
+    trajectory, _ = await play(draft, form=form)
+    assert (trajectory.log["diff"], trajectory.log["end"]) == ("", "answered")
+
+
 async def test_the_supervised_baseline_is_taught_replies_that_solve_the_rollouts_own_prompt(isolation: None) -> None:
     recipe = SPEC.load("tiny", [*ROOMY, "coding.format=rewrite", "coding.tools=[bash]"])
     tokenizer = make_tokenizer("qwen3")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentic.coding.grading import is_protected
 from agentic.coding.records import read_task
 from agentic.coding.repairs.generate import draw_record
 from agentic.coding.rollout import SPEC
@@ -47,6 +48,21 @@ def test_names_of_tests_may_be_json_and_remote(tmp_path: Path) -> None:
     found = read_task(task)
     assert found.tests == ("tests/test_a.py::test_b", "tests/t.py::t")
     assert (found.image, found.pre_commands, found.statement) == ("an/image", "a\nb", "It fails.")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"FAIL_TO_PASS": ["docs/usage.rst::usage.rst"]},
+        {"eval_cmd": "cd /testbed && bash ./docs/usage.rst.sh; sh /testbed/run.sh"},
+    ],
+    ids=["a doctest", "a script"],
+)
+def test_what_decides_is_no_source(metadata: dict[str, Any]) -> None:
+    task = read_task(Task("t", "It fails.", ("i",), metadata={"repository": {"a.py": ""}, **metadata}))
+    files = ("docs/usage.rst",) if task.tests else ("docs/usage.rst.sh", "run.sh")
+    assert all(is_protected(path, task) for path in files)
+    assert not is_protected("docs/other.rst", task)
 
 
 WRONG_TYPES = (7, 1.5, True, ["x", 3], "text", {"x": 1})
@@ -110,7 +126,7 @@ OURS: list[Broken] = [
     ("repository", {"repository": {}}),
     ("repository", {"repository": None}),
     ("repository", {"repository": {"a": "x", "a/b.py": "x"}}),
-    ("repository", {"repository": {f"{number}.py": "" for number in range(100)}}),
+    ("repository", {"repository": {f"{number}.py": "" for number in range(40)}}),
     ("repository", {"repository": {"a.py": "x" * (1 << 20), "b.py": "x"}}),
     *(("workdir", {"workdir": path}) for path in ("/usr/src/app", "/bin", "/proc/x", "/dev/shm")),
     ("cases[0]", {"cases": [{**CASE, "function": "missing.count"}]}),

@@ -180,6 +180,39 @@ async def test_a_name_of_several_tests_stands_for_all_of_them(isolation: None, n
     assert (await attempt(task, "sed -i 's/n + n/n * n/' size.py"))[0].verdict == "tests_failed"
 
 
+MARKED = """
+import pytest
+from size import double
+@pytest.mark.skipif(True, reason="not here")
+def test_elsewhere():
+    assert 0
+@pytest.mark.xfail
+def test_known():
+    assert double(1) == 7
+@pytest.mark.xfail(run=False)
+def test_never():
+    pass
+def test_double():
+    assert double(3) == 6
+"""
+
+
+async def test_a_mark_leaves_a_test_out_or_expects_it_to_fail_and_no_call_of_the_source_does(isolation: None) -> None:
+    """As in SWE-bench, whose PASS_TO_PASS has such tests. Code under test may skip or expect a failure, too."""
+    files = {"size.py": "def double(n):\n    return n * n\n", "tests/test_size.py": MARKED}
+    named = {"FAIL_TO_PASS": ["tests/test_size.py::test_double"], "PASS_TO_PASS": ["tests/test_size.py"]}
+    task = read_task(Task("t", "?", ("t",), metadata={"repository": files, **named}))
+    single = replace(task, tests=(task.tests[0], *(f"tests/test_size.py::test_{name}" for name in ("known", "never"))))
+    for each in (task, single):
+        assert (await attempt(each, "sed -i 's/n \\* n/n + n/' size.py"))[0].verdict == "solved"
+    for call in ("skip", "xfail"):
+        assert (await attempt(task, f"echo 'import pytest; double = lambda n: pytest.{call}()' > size.py"))[
+            0
+        ].reward == 0
+    skipped = replace(task, tests=("tests/test_size.py::test_elsewhere",))
+    assert (await attempt(skipped, "true"))[0].verdict == "tests_failed"
+
+
 BROKEN, REPAIRED = "def double(n):\n    return n * n\n", "def double(n):\n    return n + n\n"
 CHECK = "from {module} import double\ndef test_{name}():\n    assert double(3) == 6\n"
 MANY = [f"{'x' * 200}_{i}" for i in range(1000)]

@@ -99,6 +99,17 @@ async def test_a_line_ends_where_python_and_sed_end_it(isolation: None, tokenize
     assert "1 a\x0cb\u2028c\n2 e\n" in show(method, await play(method, answers))
 
 
+async def test_a_command_is_read_as_bash_reads_it(isolation: None, tokenizer: Any) -> None:
+    commands = (
+        r"""echo "print('a\nb')" > new.py; grep -c . new.py""",
+        "[[ x == x ]] && echo {1..3}",
+        "cat <<< it; exit 3",
+    )
+    shown = show(make(tokenizer), await play(make(tokenizer), [*(call("bash", command=c) for c in commands), DONE]))
+    for said in ("\n1\n", "\n1 2 3\n", "\nit\n\nexit code 3"):
+        assert said in shown
+
+
 async def test_every_end_has_a_name_and_what_was_changed_is_graded(isolation: None, tokenizer: Any) -> None:
     look = call("bash", command="true")
     turns = await play(make(tokenizer, "coding.max_turns=2"), [REPAIR, look])

@@ -135,6 +135,15 @@ async def test_settings_of_the_repository_start_nothing_outside_and_only_filters
         assert failure.value.kind == "no_diff"
 
 
+async def test_a_git_that_was_ended_does_not_hide_the_diff(make: Make) -> None:
+    async with make() as workspace:
+        await workspace.start(FILES)
+        command = "echo 2 > a.py; GIT_EDITOR='sleep 99 #' git commit -a"
+        assert (await workspace.exec(command, timeout_s=4)).reason == "timeout"
+        assert (await workspace.exec("ls .git/index.lock", timeout_s=30)).ok
+        assert b"+2" in await workspace.diff()
+
+
 async def test_a_huge_diff_has_a_name(make: Make) -> None:
     async with make(WorkspaceLimits(diff_bytes=1000)) as workspace:
         await workspace.start(FILES)
