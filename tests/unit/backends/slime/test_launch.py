@@ -73,6 +73,7 @@ class Cluster:
         for name in ("ray", "python3"):
             (folder / "bin" / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.delenv("PYTHONPATH", raising=False)
 
     def arguments(self, *more: str, **changed: object) -> list[str]:
         options = {**self.options, **changed}
@@ -133,6 +134,12 @@ def test_the_jobs_processes_can_import_a_method_of_ones_own(tmp_path: Path, monk
     assert new.main([str(tmp_path / "own_for_slime")]) == 0
     recipe = SPEC.load("seed").model_copy(update={"method": find_package(str(tmp_path / "own_for_slime"))})
     assert str(tmp_path) in environment(recipe)["PYTHONPATH"].split(":")
+
+
+def test_the_jobs_processes_can_import_what_is_on_pythonpath_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"rewards{os.pathsep}{os.pathsep}/mine")
+    paths = ["/root/Megatron-LM", str(REPOSITORY), "/root/slime", str(Path("rewards").absolute()), "/mine"]
+    assert environment(SPEC.load("seed"))["PYTHONPATH"].split(":") == paths
 
 
 def test_a_secret_is_named_in_the_recipe_reaches_the_job_and_is_written_nowhere(
