@@ -21,13 +21,14 @@ from typing import Any
 
 import yaml
 
+from benchmarks.harness.models import weights_digest
 from core.config import Recipe, RecipeError
 from core.config.recipe import TRAINED
 from core.engine import lora, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id, read_json
 from core.options import show_errors
 from core.report import PublishedScore, build_summary
-from core.report.table import data_sections, markdown, render_table
+from core.report.table import markdown, render_table
 from core.rollout.method import method_spec
 from core.runs.run_folder import RunFolder, RunFolderError, flatten, list_checkpoints
 from core.text.tokenizer import load_tokenizer
@@ -137,8 +138,23 @@ def list_inputs(run: RunFolder) -> list[str]:
     files, changes = run.inputs["files"], run.inputs["changes"]
     if not files:
         return ["The run has recorded no hashes of its data and start model."]
-    rows = [(name, f"{entry['size']:,}", f"`{entry['sha256']}`") for name, entry in files.items()]
+    rows = [
+        (name, f"{entry['size']:,}", f"`{entry['sha256']}`" + (f" of {entry['of']}" if "of" in entry else ""))
+        for name, entry in files.items()
+    ]
     return [markdown(["File", "Bytes", "SHA-256"], *rows), "", *(f"Changed meanwhile: {c}" for c in changes)]
+
+
+def has_other_weights(evaluated: RunFolder, source: Path) -> bool:
+    """Say whether a folder has scores, and none of those whose model is known here is of the weights in `source`."""
+
+    def is_same(model: str, digest: str | None) -> bool:
+        return digest == own if digest else (evaluated.path / model).resolve() == source.resolve()
+
+    own = weights_digest(str(source))
+    scored = {(result.model, result.settings.get("weights")) for result in evaluated.evaluations() if result.model}
+    known = [(model, digest) for model, digest in scored if digest or not is_hub_id(model)]
+    return bool(known) and not any(is_same(*one) for one in known)
 
 
 def write_model_card(
@@ -153,7 +169,7 @@ def write_model_card(
         **({"base_model": base_model} if base_model else {}),
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": [method, "agentic-rl", "grpo", "reinforcement-learning"],
+        "tags": [method, "agentic-rl", config["algorithm"].get("adv_estimator", "grpo"), "reinforcement-learning"],
     }
     try:
         recipe = method_spec(method).recipe
@@ -170,10 +186,8 @@ def write_model_card(
     commit = run.versions.get("git") or "not recorded"
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
     whose = "the evaluation of these weights" if options.results else "the run, whichever of them these weights are"
-    trained = (section["variants"].get("trained", {}).values() for section in data_sections(summary).values())
-    models = {(run.path / model).resolve() for cells in trained for cell in cells for model in cell["models"] if model}
-    if models and source.resolve() not in models and not options.results:
-        whose = "the run. **They are scores of other weights than these**, which were not evaluated"
+    if has_other_weights(evaluated, source):
+        whose = f"`{evaluated.path.name}`. **They are scores of other weights than these**, which were not evaluated"
     slime = config.get("slime")
     backend = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
     if (run.path / "verl").is_dir():  # its checkpoints; its record is in seed-0, as ours would be
@@ -218,8 +232,8 @@ Over seeds {seeds} of {whose}.
 At commit `{commit}` of the repository that this comes from, with {packages}:
 
 ```
-bash agentic/{method}/run.sh --preset recipe.yaml{backend}
-bash agentic/{method}/evaluate.sh --model {name} --serve sglang
+bash agentic/{method}/run.sh --preset {name}/recipe.yaml{backend}
+bash agentic/{method}/evaluate.sh --model {name} --preset {name}/recipe.yaml --serve sglang
 ```
 """
 

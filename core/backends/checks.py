@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 
 from core.config import Recipe, RecipeError
 from core.config.clusters import ClusterSection
+from core.config.recipe import SERVER_URL
 from core.data.hub_sets import is_hub_set
 from core.options import EMBEDDED_ONLY, find_marked
 from core.policy.server_process import find_url_problem
+from core.policy.servers import VLLM
 from core.runs.run_folder import flatten
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,14 +42,16 @@ def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Col
     """Name each server that does not answer: `services` (key -> URL), and roles that the job does not serve itself."""
     urls = dict(services)
     for role, place in recipe.roles.items():
-        if place.startswith("http") and role not in served:
-            urls[f"roles.{role}"] = f"{place.rstrip('/')}/health"
+        if re.match(SERVER_URL, place) and role not in served:
+            urls[f"roles.{role}"] = f"{place.removeprefix(VLLM).rstrip('/')}/health"
     answers = {url: find_url_problem(url, PATIENCE_S) for url in dict.fromkeys(urls.values())}
     for key, url in urls.items():
         if error := answers[url]:
             named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does
             other = urlsplit(named)._replace(netloc="HOST:PORT").geturl()
-            yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}={other}"
+            protocol = VLLM if recipe.roles.get(key.removeprefix("roles."), "").startswith(VLLM) else ""
+            fix = f"Start that server, or name another: --set {key}={protocol}{other}"
+            yield f"{key}: {url} does not answer ({error}). {fix}"
 
 
 def find_shared_problems(

@@ -6,6 +6,7 @@ checkpoint.
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -172,7 +173,9 @@ def launch(arguments: list[str] | None, backends: Sequence[str], make_job: Calla
 
 
 def join_python_path(method: str, before: Sequence[str] = (), after: Sequence[str] = ()) -> str:
-    """Write PYTHONPATH with this repository and the method, which may lie outside of agentic/."""
+    """Write PYTHONPATH with this repository, the method, which may lie outside of agentic/, and what is on PYTHONPATH
+    here, where the user's functions lie."""
     package = find_package(method)
     own = Path(import_module(f"{package}.rollout").__file__ or "").parents[package.count(".") + 1]
-    return ":".join(dict.fromkeys([*before, str(REPOSITORY), str(own), *after]))
+    users = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return ":".join(dict.fromkeys([*before, str(REPOSITORY), str(own), *after, *users]))

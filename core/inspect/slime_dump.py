@@ -15,6 +15,9 @@ from typing import Any
 from core.runs.files import Record
 from core.runs.record import VERSION, RecordedRollout, describe_row
 
+NOTES = "agentic"
+"""Names what our hooks tell of a rollout in its metadata (core/backends/rollouts.py)."""
+
 STATUS = {"completed": "completed", "truncated": "truncated"}
 """Maps slime's status to ours; any other one is a failure of that name."""
 
@@ -45,6 +48,8 @@ def read_samples(dump: Mapping[str, Any], path: Path) -> Iterator[RecordedRollou
 def _read_facts(sample: Record) -> Record:
     """Return what the record knows of a whole rollout."""
     metadata, status, reward = sample.get("metadata") or {}, sample["status"], sample.get("reward")
+    notes = metadata.get(NOTES) or {}  # of our hooks
+    answers = metadata.get("answers") if notes else None
     prompt = sample.get("prompt", "")
     if isinstance(prompt, list):
         prompt = "\n".join(str(message.get("content", "")) for message in prompt)
@@ -53,9 +58,11 @@ def _read_facts(sample: Record) -> Record:
         "group": sample.get("group_index") or 0,
         "task_id": str(metadata.get("task_id", sample.get("group_index"))),
         "question": str(metadata.get("question", prompt)),
-        "answers": [str(sample.get("label") or "")],
+        "answers": list(map(str, answers if isinstance(answers, list) else [sample.get("label") or ""])),
         "status": STATUS.get(status, "failed"),
-        "failure": None if status in STATUS else status,
+        "failure": None if status in STATUS else notes.get("failure") or status,
+        "metrics": notes.get("metrics") or {},
+        "log": {"error": notes["error"]} if notes.get("error") else {},
         "reward": next(iter(reward.values()), None) if isinstance(reward, dict) else reward,
     }
 

@@ -69,6 +69,8 @@ words, how clusters would train; never how it learns.
 A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.
 """
 
+AS_IT_IS = "with training and evaluation of the preset as it is, whatever --set changes"
+
 LARGE_MODEL_BYTES = 100_000_000
 """Separates models whose trainings have processes of their own by the size of their weights."""
 
@@ -115,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe_hours(recipe: Recipe) -> list[str]:
-    """Return the line that tells how long the experiment takes on this CPU, where the preset was measured."""
+    """Return the line that tells how long the preset takes on this CPU, where it was measured; --set is not counted."""
     known = recipe.experiment.hours_at_100_gflops if recipe.experiment else None
     asked = recipe.model.device
     # A card that the recipe names need not be in this machine.
@@ -124,10 +126,12 @@ def describe_hours(recipe: Recipe) -> list[str]:
     try:
         speeds = measure_speeds(weights.load_config(resolve(recipe.model.path, weights=False)))
     except (OSError, CheckpointError):
-        return [f"about {known:.1f} hours on a machine of 100 GFLOP/s; the model is not here to measure this one"]
+        return [
+            f"about {known:.1f} hours on a machine of 100 GFLOP/s {AS_IT_IS}; the model is not here to measure this"
+        ]
     dtype = speeds.choose() if recipe.model.dtype == "auto" else recipe.model.dtype
     speed = getattr(speeds, dtype)[-1] * torch.get_num_threads()
-    return [f"about {100 * known / speed:.1f} hours with training and evaluation, at {speed:.0f} GFLOP/s in {dtype}"]
+    return [f"about {100 * known / speed:.1f} hours {AS_IT_IS}, at {speed:.0f} GFLOP/s in {dtype}"]
 
 
 def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:

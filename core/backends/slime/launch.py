@@ -11,15 +11,24 @@ from __future__ import annotations
 import shlex
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from core.backends.job import Job, join_python_path, launch
 from core.backends.slime import checks, flags
-from core.backends.slime.framework import FRAMEWORKS, framework_environment
+from core.backends.slime.framework import FRAMEWORKS, framework_environment, framework_flags
+from core.backends.slime.settings import check_arguments
 from core.config import Recipe, RecipeError
 from core.config.clusters import ServedModel, SlimeSection
+
+SERVING = {
+    "kv_tokens": "max-total-tokens",
+    "max_num_seqs": "max-running-requests",
+    "max_prefill_tokens": "chunked-prefill-size",
+}
+"""Maps keys of the embedded engine to the flags of SGLang in their place."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,11 +67,13 @@ def make_job(recipe: Recipe, out: Path) -> Job:
     """Make the job of a recipe; its script is slime's own idiom (scripts/run-*.sh in slime's repository).
 
     Raises:
-        RecipeError: as `flags.groups`.
+        RecipeError: as `flags.groups`, or a flag contradicts the recipe, as the hooks would say in the job.
     """
     paths = flags.Paths(out)
     groups = {name: words for name, words in flags.groups(recipe, paths).items() if words}
     slime = flags.cluster(recipe)
+    own = {flag.lstrip("-").replace("-", "_"): value for flag, value in framework_flags(slime).items()}
+    check_arguments(recipe, SimpleNamespace(**own), converted=slime.rows == "container")
     files = {paths.recipe: yaml.safe_dump({"agentic_recipe": recipe.dump()}, sort_keys=False, allow_unicode=True)}
     if config := server_config(slime):
         files[paths.servers] = config
@@ -97,6 +108,7 @@ def make_job(recipe: Recipe, out: Path) -> Job:
             "model.path": "slime.checkpoint.hf",
             "run.record_every": "slime.flags.--save-debug-rollout-data",
             **({"run.steps": "slime.num_epoch"} if slime.num_epoch else {}),
+            **{f"inference.{key}": f"slime.flags.--sglang-{flag}" for key, flag in SERVING.items()},
         },
     )
 

@@ -48,6 +48,15 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
     check_algorithm(recipe)
     if not converted:
         check_fan_out(recipe, spec.regrade(recipe) is not None)
+    check_arguments(recipe, args, converted)
+    return recipe
+
+
+def check_arguments(recipe: Recipe, args: Any, converted: bool) -> None:
+    """Raise RecipeError for the first of slime's arguments with which rows or advantages would not be the recipe's.
+
+    `converted`: slime gets container Samples. An argument that `args` lacks is well.
+    """
     rollout = recipe.rollout
     required: dict[str, tuple[Any, str]] = {
         "n_samples_per_prompt": (rollout.group_size, "the recipe's rollout.group_size"),
@@ -76,7 +85,6 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
     batch = rollout.tasks_per_step * rollout.group_size
     if batch % getattr(args, "global_batch_size", batch):
         raise RecipeError(f"--global-batch-size {args.global_batch_size} does not divide the batch of {batch} rollouts")
-    return recipe
 
 
 def has_path(args: Any, name: str) -> bool:

@@ -61,6 +61,7 @@ def make_job(recipe: Recipe, backend: str, out: Path) -> Job:
         models={"model": model},
         folders={} if is_hub_id(model) else {"model.path": model},
         find_local_problems=partial(find_local_problems, recipe, verl),
+        unread={f"inference.{key}": "verl.overrides" for key in ("kv_tokens", "max_num_seqs", "max_prefill_tokens")},
     )
 
 

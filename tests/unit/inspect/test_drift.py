@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from core.backends.slime.samples import fan_out, fill_sample
+from core.data.files import task_to_record
 from core.inspect.drift import DriftChecker, check_dump, compare_logprobs, main
+from core.inspect.dumps import read_dump
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts
@@ -93,6 +95,15 @@ def find_drift(path: Path, policy: FakePolicy, *, scored: bool = False) -> list[
     checker = DriftChecker(policy.tokenizer, {"3": policy.score} if scored else {})
     found = ((rollout.task_id, {drift.kind for drift in drifts}) for rollout, _, drifts in check_dump(path, checker))
     return [(task, kinds) for task, kinds in found if kinds]
+
+
+def test_a_dump_of_our_hooks_keeps_the_failures_name_and_all_answers(tmp_path: Path) -> None:
+    task = Task("t", "Which?", ("one", "two"))
+    sample = Sample(group_index=0, index=0, prompt="Which?", label="one", metadata=task_to_record(task))
+    failed = Trajectory("t", (), "failed", failure="deadline", log={"error": "took 9 s"})
+    fill_sample(sample, failed, reward_key=None)
+    (rollout,) = read_dump(write_dump(tmp_path / "rollout_0.pt", [sample]))
+    assert (rollout.failure, rollout.answers, rollout.log) == ("deadline", ["one", "two"], {"error": "took 9 s"})
 
 
 # -- healthy rollouts

@@ -14,10 +14,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from agentic.memagent.rollout import SPEC
+from benchmarks.harness.models import weights_digest
 from core.config import LoRASection
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.lora import add_adapters
+from core.runs import inputs
 from core.runs.evaluation import EvalResult
 from core.runs.inputs import hash_inputs
 from core.runs.run_folder import RunFolder, list_checkpoints
@@ -101,7 +103,8 @@ def test_the_card_is_filled_from_the_run_folder(run, tmp_path):
     assert "| trained | 75.0 (" in card
     assert "| RL-MemAgent-14B | niah | 7K | official | 98.0 | – | 75.0 (" in card
     assert f"`{run.versions['git']}`" in card
-    assert "bash agentic/memagent/run.sh --preset recipe.yaml" in card
+    assert "bash agentic/memagent/run.sh --preset name/recipe.yaml\n" in card
+    assert "bash agentic/memagent/evaluate.sh --model name --preset name/recipe.yaml --serve sglang\n" in card
     again = SPEC.load(str(out / "recipe.yaml")).dump()
     assert again == {**run.config, "model": {**run.config["model"], "path": "Org/Base"}}
     assert "experiment:" in (out / "recipe.yaml").read_text()
@@ -191,9 +194,9 @@ def test_the_card_has_every_setting_the_departures_of_this_run_and_what_it_rests
 
 def test_the_cards_command_names_the_backend_that_trained(model, tmp_path):
     run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
-    assert "run.sh --preset recipe.yaml\n" in export(run, tmp_path / "here")
+    assert "run.sh --preset here/recipe.yaml\n" in export(run, tmp_path / "here")
     (run.path / "verl/global_step_100").mkdir(parents=True)  # beside seed-0, where verl's trainer records rollouts
-    assert "run.sh --preset recipe.yaml --backend verl\n" in export(run, tmp_path / "out")
+    assert "run.sh --preset out/recipe.yaml --backend verl\n" in export(run, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("step", "other"), [(1, False), (9, True)])
@@ -202,6 +205,34 @@ def test_the_card_says_so_where_the_scores_are_those_of_another_checkpoint(model
     scored = f"seed-0/checkpoints/step-{step:06d}"
     run.save_evaluation(EvalResult("trained", "niah", 9, 0, 1, {"official": [1.0]}, [1], [9], 1.0, model=scored))
     assert ("They are scores of other weights than these" in export(run, tmp_path / "out")) == other
+
+
+@pytest.mark.parametrize(("evaluated", "other"), [("model", True), ("checkpoint", False), ("moved", False)])
+def test_the_card_says_so_where_results_are_of_other_weights(model, tmp_path, evaluated, other):
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    source = list_checkpoints(run.checkpoints_path(0))[0]
+    trained = weights.load(source, device="cpu")
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(0.1)
+    weights.save(trained, source, source)
+    settings = {"weights": weights_digest(str(model if evaluated == "model" else source))}
+    named = {"model": model, "checkpoint": source, "moved": "/elsewhere"}[evaluated]
+    results = RunFolder.create(tmp_path / "results", run.config)
+    score = {"official": [1.0]}
+    results.save_evaluation(
+        EvalResult("agent", "aime24", 0, 0, 1, score, [1], [0], 1.0, model=str(named), settings=settings)
+    )
+    card = export(run, tmp_path / "out", "--results", str(results.path))
+    assert ("of `results`. **They are scores of other weights than these**" in card) == other
+    assert ("of the evaluation of these weights." in card) != other
+
+
+def test_the_card_says_which_hashes_are_not_of_whole_files(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "WHOLE_BYTES", 1)
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    (line,) = [each for each in export(run, tmp_path / "out").splitlines() if "| model/model.safetensors |" in each]
+    assert line.endswith("` of header and ends of tensors |")
 
 
 def test_a_card_without_a_base_model_and_a_method_says_so(model, tmp_path, capsys):

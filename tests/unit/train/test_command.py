@@ -122,7 +122,8 @@ def test_a_dry_run_tells_the_hours_of_a_measured_preset(tmp_path: Path, model: P
     assert hours[0] == []
     assert float(hours[2][0][0]) / float(hours[1][0][0]) == pytest.approx(10, rel=0.5)
     assert run(tmp_path / "run", Path("/no/model"), data, known, more=["--dry-run"]) == 0
-    assert "about 60.0 hours on a machine of 100 GFLOP/s" in capsys.readouterr().out
+    told = "# about 60.0 hours on a machine of 100 GFLOP/s with training and evaluation of the preset as it is"
+    assert told in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_path, model, data, capsys) -> None:

@@ -73,6 +73,7 @@ class Cluster:
         for name in ("ray", "python3"):
             (folder / "bin" / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.delenv("PYTHONPATH", raising=False)
 
     def arguments(self, *more: str, **changed: object) -> list[str]:
         options = {**self.options, **changed}
@@ -133,6 +134,12 @@ def test_the_jobs_processes_can_import_a_method_of_ones_own(tmp_path: Path, monk
     assert new.main([str(tmp_path / "own_for_slime")]) == 0
     recipe = SPEC.load("seed").model_copy(update={"method": find_package(str(tmp_path / "own_for_slime"))})
     assert str(tmp_path) in environment(recipe)["PYTHONPATH"].split(":")
+
+
+def test_the_jobs_processes_can_import_what_is_on_pythonpath_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"rewards{os.pathsep}{os.pathsep}/mine")
+    paths = ["/root/Megatron-LM", str(REPOSITORY), "/root/slime", str(Path("rewards").absolute()), "/mine"]
+    assert environment(SPEC.load("seed"))["PYTHONPATH"].split(":") == paths
 
 
 def test_a_secret_is_named_in_the_recipe_reaches_the_job_and_is_written_nowhere(
@@ -209,6 +216,7 @@ def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
         ("slime.services.search", "http://127.0.0.1:1/health", "slime.services.search: http://127.0.0.1:1/health does"),
         ("slime.services.search", "http://127.0.0.1:1/up", "another: --set slime.services.search=http://HOST:PORT/up"),
         ("roles.judge", "http://127.0.0.1:1", "or name another: --set roles.judge=http://HOST:PORT\n"),
+        ("roles.judge", "vllm+http://127.0.0.1:1", "or name another: --set roles.judge=vllm+http://HOST:PORT\n"),
     ],
 )
 def test_what_is_missing_is_named_with_its_fix(cluster: Cluster, capsys, key: str, value: str, named: str) -> None:
@@ -246,6 +254,7 @@ def test_a_service_that_answers_is_well_and_one_that_answers_503_is_not(cluster:
         ("seed", "model.path=Qwen/Qwen2.5-1.5B-Instruct", "slime.checkpoint.hf=/data/Qwen2.5-1.5B-Instruct"),
         ("seed", "run.record_every=10", "slime.flags.--save-debug-rollout-data=/data/dump_{rollout_id}.pt"),
         ("seed", "run.steps=10", "slime.num_epoch=null"),
+        ("seed", "inference.max_num_seqs=8", "slime.flags.--sglang-max-running-requests=8"),
     ],
 )
 def test_a_setting_that_slime_does_not_go_by_is_refused_with_the_one_that_it_does(
@@ -259,6 +268,19 @@ def test_a_setting_that_slime_does_not_go_by_is_refused_with_the_one_that_it_doe
     assert dry_run(override) == 1
     assert f"--set {key}: slime does not go by it, but by {other}; set that" in capsys.readouterr().err
     assert dry_run(override, instead) == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--normalize-advantages=true", "--normalize-advantages is True, must be False: advantages are normalised"),
+        ("--rollout-top-p=0.9", "--rollout-top-p is 0.9, must be 1.0"),
+        ("--partial-rollout=true", ""),
+    ],
+)
+def test_a_flag_that_the_hooks_would_refuse_is_refused_by_the_dry_run(flag: str, says: str, capsys) -> None:
+    refused = launch.main(["memagent", "--preset", "seed", "--dry-run", "--set", f"slime.flags.{flag}"])
+    assert (refused, says in capsys.readouterr().err) == (bool(says), True)
 
 
 def test_without_ray_the_command_is_told_and_run_only_when_asked(cluster: Cluster, capsys) -> None:

@@ -198,6 +198,7 @@ BROKEN: list[tuple[str, str]] = [
     ("model.path=models/x/y", "model.path: models/x/y is relative"),
     ("model.max_model_len=9000", "model.max_model_len: 9000 is above the 8192 positions"),
     ("data.train=nowhere.jsonl", "data.train: no file"),
+    ("inference.kv_tokens=9000", "--set inference.kv_tokens: verl does not go by it, but by verl.overrides"),
     ("data.eval=nowhere.jsonl", "data.eval: no file"),
     ("roles.judge=http://127.0.0.1:1", "--set roles.judge=http://HOST:PORT"),
     ("verl.services.search=http://127.0.0.1:1/health", "verl.services.search: http://127.0.0.1:1/health does not"),
