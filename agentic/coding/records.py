@@ -132,7 +132,7 @@ def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
     limits, field = recipe.coding.workspace, "metadata.repository"
     folders = {str(folder) for path in found.files for folder in PurePosixPath(path).parents}
     if (kept := 2 * (len(found.files) + len(folders))) + min(256, kept) > limits.files:  # git's copies, in 256 folders
-        return field, f"has {len(found.files)} files, which git keeps twice", f"raise coding.workspace.files={limits.files}"
+        return field, f"has {len(found.files)} files, twice with git", f"raise coding.workspace.files={limits.files}"
     if (size := sum(map(len, found.files.values()))) > limits.disk_mb << 20:
         return field, f"has {size} bytes", f"raise coding.workspace.disk_mb={limits.disk_mb}"
     if found.pre_commands:  # they may make what is missing
