@@ -48,8 +48,8 @@ async def _run_bash(
 ) -> tuple[str, bool]:
     # Models write for bash: the `echo` of a plain sh makes two lines of a text with \\n in it. An image may have none.
     line = 'exec 2>&1; set -- "$(cat)"; command -v bash > /dev/null && exec bash -c "$1"; eval "$1"'
-    text, most = command.encode(errors="replace"), max(1 << 16, 4 * output_chars)
-    result = await workspace.exec(line, text, timeout_s=timeout_s, output_bytes=most)
+    given, most = command.encode(errors="replace"), max(1 << 16, 4 * output_chars)
+    result = await workspace.exec(line, given, timeout_s=timeout_s, output_bytes=most)
     text = shorten(result.stdout.decode(errors="replace"), output_chars)
     match result.reason:
         case "timeout":
