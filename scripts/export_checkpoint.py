@@ -149,9 +149,16 @@ def has_other_weights(evaluated: RunFolder, source: Path) -> bool:
     """Say whether a folder has scores, and none of those whose model is known here is of the weights in `source`."""
 
     def is_same(model: str, digest: str | None) -> bool:
-        return digest == own if digest else (evaluated.path / model).resolve() == source.resolve()
+        path = evaluated.path / model
+        if digest is None:
+            return path.resolve() == source.resolve()
+        # What was exported has a config.json of its own.
+        is_there = weights_digest(str(path)) == digest
+        return digest == own or (
+            is_there and weights_digest(str(path), tensors) == weights_digest(str(source), tensors)
+        )
 
-    own = weights_digest(str(source))
+    own, tensors = weights_digest(str(source)), ["*.safetensors"]
     scored = {(result.model, result.settings.get("weights")) for result in evaluated.evaluations() if result.model}
     known = [(model, digest) for model, digest in scored if digest or not is_hub_id(model)]
     return bool(known) and not any(is_same(*one) for one in known)

@@ -44,7 +44,7 @@ PROTECTED_NAMES = frozenset(
     """.split()
 )
 PROTECTED_FOLDERS = frozenset(("tests", "test", "testing", "__pycache__", "_pytest", "pytest", ".git", "tests.py"))
-SCRIPT = re.compile(r"(?:\./)*([\w./-]+\.sh)\b")
+SCRIPT = re.compile(r"(?<![\w./-])(?:\./)*([\w./-]+\.sh)\b")  # from the beginning of a word, or long ones took seconds
 OUTPUT_BYTES = 1 << 20
 REPORT_BYTES = 1 << 12
 VERIFIER_FOLDERS = ("/tests", "/logs")
@@ -82,8 +82,8 @@ sys.path.append(os.getcwd())
 answers = os.fdopen(os.dup(9), "w")
 def pytest_runtest_logreport(report):
     outcome, marks = report.outcome, {*report.keywords}  # without a mark the code under test may have skipped it
-    if outcome == "skipped" and hasattr(report, "wasxfail") and "xfail" in marks:
-        outcome = "passed"
+    if outcome == "skipped" and hasattr(report, "wasxfail") and "xfail" in marks:  # nor may it have called xfail()
+        outcome = "passed" if report.when == "setup" or "XFailed" not in str(report.longrepr) else "skipped"
     elif outcome == "skipped" and report.when == "setup" and marks & {"skip", "skipif"}:
         outcome = "left out"
     if report.when == "call" or report.outcome != "passed":
@@ -198,7 +198,7 @@ def is_protected(path: str, task: RepositoryTask) -> bool:
     if (
         name in PROTECTED_NAMES
         or path in task.test_files
-        or path in SCRIPT.findall(task.eval_cmd.replace(f"{task.workdir}/", ""))
+        or (path not in task.repaired and path in SCRIPT.findall(task.eval_cmd.replace(f"{task.workdir}/", "")))
         or name.startswith("test_")
         or name.endswith(("_test.py", ".pth", ".pyc", ".so"))
     ):

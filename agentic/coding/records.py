@@ -128,21 +128,21 @@ def check_task(recipe: CodingRecipe, task: Task) -> Fault | None:
 
 
 def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
-    """Return what is wrong with the files of a repository, or with what grades them."""
-    limits, field = recipe.coding.workspace, "metadata.repository"
-    folders = {str(folder) for path in found.files for folder in PurePosixPath(path).parents}
-    if (kept := 2 * (len(found.files) + len(folders))) + min(256, kept) > limits.files:  # git's copies, in 256 folders
-        return field, f"has {len(found.files)} files, twice with git", f"raise coding.workspace.files={limits.files}"
-    if (size := sum(map(len, found.files.values()))) > limits.disk_mb << 20:
+    """Return what is wrong with the files of a repository, which git keeps once more, or with what grades them."""
+    limits, field, files = recipe.coding.workspace, "metadata.repository", found.files
+    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}  # git adds 256, and 20 files
+    if (kept := len({*files.values()}) + len(folders)) + min(256, kept) + len(files) + len(folders) + 20 > limits.files:
+        return field, f"has {len(files)} files, twice with git", f"raise coding.workspace.files={limits.files}"
+    if (size := sum(map(len, files.values()))) > limits.disk_mb << 20:
         return field, f"has {size} bytes", f"raise coding.workspace.disk_mb={limits.disk_mb}"
     if found.pre_commands:  # they may make what is missing
         return None
     for number, case in enumerate(found.cases):
         module = case["function"].rpartition(".")[0].replace(".", "/")
-        if not {f"{module}.py", f"{module}/__init__.py"} & found.files.keys():
+        if not {f"{module}.py", f"{module}/__init__.py"} & files.keys():
             return f"metadata.cases[{number}]", f"there is no {module}.py in the repository", "name its module"
     for name in found.tests:
-        if name.partition("::")[0] not in found.files.keys() | folders:
+        if name.partition("::")[0] not in files.keys() | folders:
             return "metadata.FAIL_TO_PASS", f"{name} is not in the repository", "name a test in it"
     return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,8 +47,9 @@ async def _run_bash(
     workspace: RepositoryWorkspace, command: str, timeout_s: float, output_chars: int
 ) -> tuple[str, bool]:
     # Models write for bash: the `echo` of a plain sh makes two lines of a text with \\n in it. An image may have none.
-    line = f'exec 2>&1; set -- {shlex.quote(command)}; command -v bash > /dev/null && exec bash -c "$1"; eval "$1"'
-    result = await workspace.exec(line, timeout_s=timeout_s, output_bytes=max(1 << 16, 4 * output_chars))
+    line = 'exec 2>&1; set -- "$(cat)"; command -v bash > /dev/null && exec bash -c "$1"; eval "$1"'
+    given, most = command.encode(errors="replace"), max(1 << 16, 4 * output_chars)
+    result = await workspace.exec(line, given, timeout_s=timeout_s, output_bytes=most)
     text = shorten(result.stdout.decode(errors="replace"), output_chars)
     match result.reason:
         case "timeout":

@@ -24,11 +24,11 @@ from core.config import Recipe, RecipeError
 from core.config.clusters import ServedModel, SlimeSection
 
 SERVING = {
-    "kv_tokens": "max-total-tokens",
-    "max_num_seqs": "max-running-requests",
-    "max_prefill_tokens": "chunked-prefill-size",
+    "kv_tokens": {"sglang": "max-total-tokens", "vllm": "num-gpu-blocks-override"},
+    "max_num_seqs": {"sglang": "max-running-requests", "vllm": "max-num-seqs"},
+    "max_prefill_tokens": {"sglang": "chunked-prefill-size", "vllm": "max-num-batched-tokens"},
 }
-"""Maps keys of the embedded engine to the flags of SGLang in their place."""
+"""Maps keys of the embedded engine to the flag of each rollout engine in their place."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,6 +72,7 @@ def make_job(recipe: Recipe, out: Path) -> Job:
     paths = flags.Paths(out)
     groups = {name: words for name, words in flags.groups(recipe, paths).items() if words}
     slime = flags.cluster(recipe)
+    engine = FRAMEWORKS[slime.framework]
     own = {flag.lstrip("-").replace("-", "_"): value for flag, value in framework_flags(slime).items()}
     check_arguments(recipe, SimpleNamespace(**own), converted=slime.rows == "container")
     files = {paths.recipe: yaml.safe_dump({"agentic_recipe": recipe.dump()}, sort_keys=False, allow_unicode=True)}
@@ -108,7 +109,7 @@ def make_job(recipe: Recipe, out: Path) -> Job:
             "model.path": "slime.checkpoint.hf",
             "run.record_every": "slime.flags.--save-debug-rollout-data",
             **({"run.steps": "slime.num_epoch"} if slime.num_epoch else {}),
-            **{f"inference.{key}": f"slime.flags.--sglang-{flag}" for key, flag in SERVING.items()},
+            **{f"inference.{key}": f"slime.flags.{engine.flag(of[engine.engine])}" for key, of in SERVING.items()},
         },
     )
 

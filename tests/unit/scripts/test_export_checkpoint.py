@@ -207,7 +207,9 @@ def test_the_card_says_so_where_the_scores_are_those_of_another_checkpoint(model
     assert ("They are scores of other weights than these" in export(run, tmp_path / "out")) == other
 
 
-@pytest.mark.parametrize(("evaluated", "other"), [("model", True), ("checkpoint", False), ("moved", False)])
+@pytest.mark.parametrize(
+    ("evaluated", "other"), [("model", True), ("checkpoint", False), ("moved", False), ("export", False)]
+)
 def test_the_card_says_so_where_results_are_of_other_weights(model, tmp_path, evaluated, other):
     run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
     source = list_checkpoints(run.checkpoints_path(0))[0]
@@ -216,8 +218,12 @@ def test_the_card_says_so_where_results_are_of_other_weights(model, tmp_path, ev
         for parameter in trained.parameters():
             parameter.add_(0.1)
     weights.save(trained, source, source)
-    settings = {"weights": weights_digest(str(model if evaluated == "model" else source))}
-    named = {"model": model, "checkpoint": source, "moved": "/elsewhere"}[evaluated]
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "_name_or_path": "/of/this/machine"}))
+    export(run, tmp_path / "exported")
+    places = {"model": model, "checkpoint": source, "moved": source, "export": tmp_path / "exported"}
+    settings = {"weights": weights_digest(str(places[evaluated]))}
+    named = "/elsewhere" if evaluated == "moved" else places[evaluated]
     results = RunFolder.create(tmp_path / "results", run.config)
     score = {"official": [1.0]}
     results.save_evaluation(

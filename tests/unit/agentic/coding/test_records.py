@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic.coding.grading import is_protected
-from agentic.coding.records import read_task
+from agentic.coding.records import check_task, read_task
 from agentic.coding.repairs.generate import draw_record
 from agentic.coding.rollout import SPEC
 from core.data import DataError, read_tasks
@@ -63,6 +63,19 @@ def test_what_decides_is_no_source(metadata: dict[str, Any]) -> None:
     files = ("docs/usage.rst",) if task.tests else ("docs/usage.rst.sh", "run.sh")
     assert all(is_protected(path, task) for path in files)
     assert not is_protected("docs/other.rst", task)
+
+
+def test_a_script_that_the_repair_touches_is_source() -> None:
+    metadata = {"repository": {"run.sh": ""}, "eval_cmd": "bash run.sh", "patch": "--- a/run.sh\n+++ b/run.sh\n"}
+    assert not is_protected("run.sh", read_task(Task("t", "It fails.", ("i",), metadata=metadata)))
+
+
+def test_the_files_that_git_keeps_are_counted_as_they_are() -> None:
+    recipe = SPEC.load("tiny", ["coding.workspace.files=8192"])
+    for count, text, fault in ((3957, "{}", False), (3958, "{}", True), (7000, "", False)):
+        files = {f"{number}.py": text.format(number) for number in range(count)}
+        task = Task("t", "It fails.", ("i",), metadata={"repository": files, "eval_cmd": "true"})
+        assert (check_task(recipe, task) is not None) == fault
 
 
 WRONG_TYPES = (7, 1.5, True, ["x", 3], "text", {"x": 1})
@@ -126,7 +139,7 @@ OURS: list[Broken] = [
     ("repository", {"repository": {}}),
     ("repository", {"repository": None}),
     ("repository", {"repository": {"a": "x", "a/b.py": "x"}}),
-    ("repository", {"repository": {f"{number}.py": "" for number in range(40)}}),
+    ("repository", {"repository": {f"{number}.py": f"{number}" for number in range(40)}}),
     ("repository", {"repository": {"a.py": "x" * (1 << 20), "b.py": "x"}}),
     *(("workdir", {"workdir": path}) for path in ("/usr/src/app", "/bin", "/proc/x", "/dev/shm")),
     ("cases[0]", {"cases": [{**CASE, "function": "missing.count"}]}),

@@ -192,6 +192,7 @@ def test_known():
 @pytest.mark.xfail(run=False)
 def test_never():
     pass
+@pytest.mark.xfail(False, reason="not here")
 def test_double():
     assert double(3) == 6
 """

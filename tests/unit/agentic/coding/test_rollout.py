@@ -8,11 +8,12 @@ from typing import Any
 from agentic.coding.prompts import INSTRUCTIONS
 from agentic.coding.repairs.generate import apply_patch, draw_record
 from agentic.coding.rollout import SPEC, CodingAgent
-from agentic.coding.tools import number_lines
+from agentic.coding.tools import number_lines, run_tool
 from agentic.coding.world import DONE, write_edit
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.rows import make_rows
+from core.sandbox.workspace import IsolatedWorkspace, WorkspaceLimits
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 from tests.kit import call, script_policy
@@ -108,6 +109,15 @@ async def test_a_command_is_read_as_bash_reads_it(isolation: None, tokenizer: An
     shown = show(make(tokenizer), await play(make(tokenizer), [*(call("bash", command=c) for c in commands), DONE]))
     for said in ("\n1\n", "\n1 2 3\n", "\nit\n\nexit code 3"):
         assert said in shown
+
+
+async def test_a_command_has_the_length_that_linux_gives_an_argument_whatever_is_quoted(isolation: None) -> None:
+    async with IsolatedWorkspace(WorkspaceLimits(), "/testbed") as workspace:
+        await workspace.start({"a.py": b""})
+        for count, said in ((30_000, "120002 a.py\n"), (40_000, "Argument list too long")):
+            command = "cat > a.py << 'END'\n" + "'a' " * count + "\n\nEND\nwc -c a.py"
+            text, _ = await run_tool(workspace, "bash", {"command": command}, 30, 1000)
+            assert said in text
 
 
 async def test_every_end_has_a_name_and_what_was_changed_is_graded(isolation: None, tokenizer: Any) -> None:

@@ -283,6 +283,16 @@ def test_a_flag_that_the_hooks_would_refuse_is_refused_by_the_dry_run(flag: str,
     assert (refused, says in capsys.readouterr().err) == (bool(says), True)
 
 
+@pytest.mark.parametrize("key", launch.SERVING)
+def test_what_a_refused_key_of_the_engine_is_replaced_by_is_a_flag_of_each_framework(key: str, capsys) -> None:
+    for framework, engine in (("slime", "sglang"), ("vime", "vllm")):
+        words = ["memagent", "--preset", "seed", "--backend", framework, "--dry-run", "--set", f"inference.{key}=8"]
+        assert launch.main(words) == 1
+        instead = f"slime.flags.--{engine}-{launch.SERVING[key][engine]}"
+        assert f"but by {instead}; set that" in capsys.readouterr().err
+        assert launch.main([*words, "--set", f"{instead}=8"]) == 0
+
+
 def test_without_ray_the_command_is_told_and_run_only_when_asked(cluster: Cluster, capsys) -> None:
     no_ray = ("--set", "slime.ray.dashboard_port=1")
     assert launch.main(cluster.arguments(*no_ray)) == 1
