@@ -118,12 +118,14 @@ def read_scores(folder: RunFolder, predicted: Mapping[str, float], notes: list[s
             f"{folder.path} --data test.jsonl --by set price"
         )
     found: dict[str, dict[str, list[float]]] = {}
+    has_seeds = len({result.seed for result in results}) > 1  # else each fold may have another one
     for result in results:
         file = file_name(result.variant, result.data, result.length, result.seed)
         samples = list(read_rollouts(samples_path(folder, file)))
         questions = {sample.task_id: sample.question for sample in samples}
         failed = {sample.task_id for sample in samples if sample.status == "failed"}
-        prompts = found.setdefault(f"{result.variant}, seed {result.seed} (policy)", defaultdict(list))
+        router = f"{result.variant}, seed {result.seed}" if has_seeds else result.variant
+        prompts = found.setdefault(f"{router} (policy)", defaultdict(list))
         unnamed = [None] * result.n  # where no reply named a model
         named, weak, malformed = (result.measures.get(name, unnamed) for name in ("p_strong", "p_weak", "malformed"))
         if any(bad == 0 and not (p or q) for p, q, bad in zip(named, weak, malformed, strict=True)):

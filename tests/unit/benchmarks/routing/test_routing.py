@@ -96,15 +96,19 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
     monkeypatch.setattr("benchmarks.routing.evaluate.read_rollouts", lambda path: samples)
     notes: list[str] = []
     scores = {"prompt 0": 0.6, "prompt 1": 0.1}
-    assert read_scores(folder, PREDICTED, notes) == {"trained, seed 0 (policy)": pytest.approx(scores)}
+    assert read_scores(folder, PREDICTED, notes) == {"trained (policy)": pytest.approx(scores)}
     assert "25.0 % malformed" in notes[0]
     assert "| 0.1 | 50.0 | 100.0 | 0.950 | 0.500 | 0.900 | 0.950 | 0.950 |" in notes[0]
     assert "| 0.5 | 0.0 | 50.0 | -0.250 | 0.500 | 0.500 | 0.500 | 0.750 |" in notes[0]
     assert "| mean | 25.0 | 75.0 | 0.350 | 0.500 | 0.700 | 0.725 | 0.850 |" in notes[0]
     # At 0.5 weak and strong are level, and the first is taken. Prompt 0 earns what they do, prompt 1 0.1 - 1.5 over 2.
     assert "at each price: -0.350 (-0.700 to +0.000); above ridge: -0.375 (-0.750 to +0.000)" in notes[0]
+    two = RunFolder.create(tmp_path / "two", {})
+    for seed in (0, 1):
+        two.save_evaluation(replace(result, seed=seed))
+    assert list(read_scores(two, PREDICTED, [])) == ["trained, seed 0 (policy)", "trained, seed 1 (policy)"]
     samples[1].status = "failed"  # its prompt's other price is of another scale
-    assert read_scores(folder, PREDICTED, notes) == {"trained, seed 0 (policy)": {"prompt 1": pytest.approx(0.1)}}
+    assert read_scores(folder, PREDICTED, notes) == {"trained (policy)": {"prompt 1": pytest.approx(0.1)}}
     assert "1 rollouts failed; 1 prompts lack a price and have no score" in notes[1]
     samples[1].status = "completed"
     measures = {name: column for name, column in result.measures.items() if name != "p_strong"}
@@ -113,7 +117,7 @@ def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
         read_scores(folder, PREDICTED, [])
     measures["malformed"] = [1.0] * 4  # as if no reply had named a model
     folder.save_evaluation(replace(result, measures=measures))
-    assert read_scores(folder, PREDICTED, []) == {"trained, seed 0 (policy)": {"prompt 0": 0.0, "prompt 1": 0.0}}
+    assert read_scores(folder, PREDICTED, []) == {"trained (policy)": {"prompt 0": 0.0, "prompt 1": 0.0}}
 
 
 def test_a_run_without_results_is_told_which_command_makes_them(tmp_path: Path) -> None:
