@@ -206,8 +206,7 @@ def is_protected(path: str, task: RepositoryTask) -> bool:
     depth = next((n for n, part in enumerate(parts, 1) if part in PROTECTED_FOLDERS), 0)
     if not depth or path not in task.repaired:
         return bool(depth)
-    folder = PurePosixPath(*whole.parts[:depth])
-    named = [PurePosixPath(test.partition("::")[0]) for test in task.tests]
+    folder, named = PurePosixPath(*whole.parts[:depth]), map(PurePosixPath, task.test_files)
     return any(place in whole.parents or folder in (place, *place.parents) for place in named)
 
 

@@ -130,8 +130,9 @@ def check_task(recipe: CodingRecipe, task: Task) -> Fault | None:
 def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
     """Return what is wrong with the files of a repository, which git keeps once more, or with what grades them."""
     limits, field, files = recipe.coding.workspace, "metadata.repository", found.files
-    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}  # git adds 256, and 20 files
-    if (kept := len({*files.values()}) + len(folders)) + min(256, kept) + len(files) + len(folders) + 20 > limits.files:
+    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}
+    kept = len({*files.values()}) + len(folders)  # by git, which spreads them over 256 folders, beside 20 files
+    if len(files) + len(folders) + kept + min(256, kept) + 20 > limits.files:
         return field, f"has {len(files)} files, twice with git", f"raise coding.workspace.files={limits.files}"
     if (size := sum(map(len, files.values()))) > limits.disk_mb << 20:
         return field, f"has {size} bytes", f"raise coding.workspace.disk_mb={limits.disk_mb}"

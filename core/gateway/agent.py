@@ -150,15 +150,15 @@ class AgentMethod(Method):
         self._serve = partial(serve_gateway, self.gateway)
         self._server = AsyncExitStack()
         self._url: asyncio.Task[str] | None = None
-        self._closed = threading.Event()
         self._rollouts = 0
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run the agent in a session of its own; reward its answer."""
         if self._url is None:
             self._url = asyncio.create_task(self._server.enter_async_context(self._serve()))
-            self._closed = threading.Event()
-            watched = self.run, asyncio.get_running_loop(), threading.get_ident(), self._closed
+            closed = threading.Event()
+            self._server.callback(closed.set)
+            watched = self.run, asyncio.get_running_loop(), threading.get_ident(), closed
             threading.Thread(target=tell_blocking, args=watched, daemon=True).start()
         url = await asyncio.shield(self._url)
         self._rollouts += 1
@@ -223,7 +223,6 @@ class AgentMethod(Method):
             await close()
         await self._server.aclose()
         self._url = None
-        self._closed.set()
 
 
 def tell_blocking(run: RunAgent, loop: asyncio.AbstractEventLoop, thread: int, closed: threading.Event) -> None:

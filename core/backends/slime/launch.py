@@ -24,7 +24,7 @@ from core.config import Recipe, RecipeError
 from core.config.clusters import ServedModel, SlimeSection
 
 SERVING = {
-    "kv_tokens": {"sglang": "max-total-tokens", "vllm": "num-gpu-blocks-override"},
+    "kv_tokens": {"sglang": "max-total-tokens", "vllm": "gpu-memory-utilization"},
     "max_num_seqs": {"sglang": "max-running-requests", "vllm": "max-num-seqs"},
     "max_prefill_tokens": {"sglang": "chunked-prefill-size", "vllm": "max-num-batched-tokens"},
 }
