@@ -243,9 +243,10 @@ class CodeScout(Method):
 
     async def run_command(self, command: str, search: SearchTask, workspace: RepositoryWorkspace) -> tuple[str, bool]:
         """Run a command in the repository. Return its output, and whether it met a limit."""
-        go = f"cd {shlex.quote(search.folder)}\n" if search.folder else ""
+        go = f"cd {shlex.quote(search.folder)} 2>&1; " if search.folder else ""
         result = await workspace.exec(
-            f"exec 2>&1\n{go}{command}",
+            f"{go}{workspaces.BASH}",
+            command.encode(errors="replace"),
             timeout_s=self.config.command_timeout_s,
             output_bytes=max(1 << 16, 4 * self.config.output_chars),
         )

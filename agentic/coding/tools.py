@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from core.sandbox.workspace import RepositoryWorkspace, WorkspaceError, shorten
+from core.sandbox.workspace import BASH, RepositoryWorkspace, WorkspaceError, shorten
 
 READ_BYTES = 1 << 20
 
@@ -46,10 +46,8 @@ def split_lines(text: str) -> list[str]:
 async def _run_bash(
     workspace: RepositoryWorkspace, command: str, timeout_s: float, output_chars: int
 ) -> tuple[str, bool]:
-    # Models write for bash: the `echo` of a plain sh makes two lines of a text with \\n in it. An image may have none.
-    line = 'exec 2>&1; set -- "$(cat)"; command -v bash > /dev/null && exec bash -c "$1"; eval "$1"'
     given, most = command.encode(errors="replace"), max(1 << 16, 4 * output_chars)
-    result = await workspace.exec(line, given, timeout_s=timeout_s, output_bytes=most)
+    result = await workspace.exec(BASH, given, timeout_s=timeout_s, output_bytes=most)
     text = shorten(result.stdout.decode(errors="replace"), output_chars)
     match result.reason:
         case "timeout":

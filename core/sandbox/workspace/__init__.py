@@ -9,6 +9,7 @@ from core.options import open_later
 
 if TYPE_CHECKING:
     from core.sandbox.workspace.base import (
+        BASH,
         GIT,
         CommandResult,
         PreparedRepository,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from core.sandbox.workspace.isolated import IsolatedWorkspace, choose_backend
 
 __all__ = [
+    "BASH",
     "GIT",
     "CommandResult",
     "DockerWorkspace",

@@ -22,6 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 Reason = Literal["exit", "timeout", "output_limit"]
 
+BASH = 'exec 2>&1; set -- "$(cat)"; command -v bash > /dev/null && exec bash -c "$1"; eval "$1"'
+"""Runs the command on standard input. Models write for bash: the `echo` of a plain sh makes two lines of a text with a
+backslash and n in it. An image may have no bash."""
+
 GIT = (
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null -c maintenance.auto=false"
 )

@@ -45,11 +45,13 @@ def show(method: CodeScout, trajectory: Trajectory) -> str:
 
 async def test_a_search_runs_and_the_right_answer_earns_all_three_levels(isolation: None, tokenizer: Any) -> None:
     method = make(tokenizer)
-    trajectory = await play(method, [write_search("grep -rn count . | sort"), f"It must be the stock.\n{RIGHT}\n"])
+    trajectory = await play(
+        method, [write_search("grep -rn count . | sort; echo $((2<<1))${PWD/t/T}"), f"It must be the stock.\n{RIGHT}\n"]
+    )
     assert (trajectory.reward, trajectory.status, trajectory.log["end"]) == (3.0, "completed", "answered")
     assert trajectory.metrics["official"] == 1.0
     assert (trajectory.metrics["calls_bash"], trajectory.metrics["turns"]) == (1, 2)
-    assert "./shop/stock.py:2:    def count(self):" in show(method, trajectory)
+    assert "./shop/stock.py:2:    def count(self):\n4/Testbed" in show(method, trajectory)  # bash alone does this
     assert len(make_rows(trajectory.turns, "segment")) == 1
     assert trajectory.log["answer"] == json.dumps([PLACE])
 
