@@ -126,7 +126,7 @@ def make_task(record: Mapping[str, Any], name: str, price: float) -> Task:
     cost = {"weak": 0.0, "strong": price * record.get("weight", 1.0)}
     best = max(right, key=lambda model: right[model] - cost[model])
     wish = f"A right answer is worth 1. Asking strong costs {price:g}, which is {PRICES[price]}; weak is free."
-    metadata = {"category": "route", "set": record["set"], "price": f"{price:g}"}
+    metadata = {"category": "route", "set": record["set"], "price": f"{price:g}", "question_id": name}
     metadata |= {"instruction": wish, "right": right, "cost": cost}
     return Task(f"{name}-{price:g}", record["prompt"], (best,), metadata=metadata)
 

@@ -56,13 +56,17 @@ TASKS_OF_A_RUN = 256
 
 @dataclass(frozen=True)
 class HeldoutPlan(EvalPlan):
-    """Holds what a call evaluates. `labels` names what tells tasks apart, in their metadata; `left_out` is SPEC's."""
+    """Holds what a call evaluates. `labels` names what tells tasks apart, in their metadata; `left_out` is SPEC's.
+
+    `chosen_by` says that these tasks have chosen the trained checkpoint; "" where they have not.
+    """
 
     variants: Mapping[str, Build]
     tasks: Sequence[Task]
     labels: Sequence[str]
     left_out: Mapping[str, str] = field(default_factory=dict)
     compare: Compare | None = None
+    chosen_by: str = ""
 
 
 def prepare(options: argparse.Namespace) -> HeldoutPlan:
@@ -110,7 +114,11 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     ]
     labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
     save_published(folder, (), (), of_recipe=recipe.departures)
-    return HeldoutPlan(folder, models, cells, builds, tasks, labels, spec.left_out, world.compare)
+    chosen_by, chose = "", options.run is not None and recipe.run.keep == "best"
+    if chose and Path(path).resolve() == Path(recipe.data.eval or "").resolve():
+        first = f"its first {recipe.run.eval_tasks} tasks"
+        chosen_by = f"{name}: {first} chose the checkpoint (run.keep=best), which flatters its score; test on others"
+    return HeldoutPlan(folder, models, cells, builds, tasks, labels, spec.left_out, world.compare, chosen_by)
 
 
 async def evaluate(plan: HeldoutPlan) -> None:
@@ -175,6 +183,7 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
         EvaluationError: a score lies outside of [0, 1].
     """
     every, values = flat(samples), measure_columns(samples)
+    questions = [str(task.metadata.get("question_id", task.task_id)) for task in plan.tasks]
     if "official" in values:
         values["reward"] = [sample.reward for sample in every]
     # Of a method's kinds of tasks some may have `official`, and others none.
@@ -186,7 +195,13 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
             scores={name: [value or 0.0 for value in values[name]] for name in SCORES if name in values},
             measures={name: column for name, column in values.items() if name not in SCORES},
             labels=label_tasks(plan.labels, plan.tasks),
-            notes={"departures": describe_left_out(cell.data, values, plan.left_out)},
+            notes={
+                "departures": [
+                    *([plan.chosen_by] if plan.chosen_by and cell.variant == "trained" else []),
+                    *describe_left_out(cell.data, values, plan.left_out),
+                ],
+                **({"question_ids": questions} if len(set(questions)) < len(questions) else {}),
+            },
         )
     except ValidationError as error:
         problem = error.errors()[0]

@@ -46,7 +46,7 @@ def task_numbers(result: EvalResult) -> Mapping[str, Sequence[float | None]]:
 
 def _change(pairs: Sequence[Matched]) -> dict[str, Any]:
     """Return the change of every score and, under `measures`, of every other number."""
-    ids = [[ours.notes["task_ids"][i] for i, _ in places] for ours, _, places in pairs if "task_ids" in ours.notes]
+    ids = [[ours.question_ids[i] for i, _ in places] for ours, _, places in pairs if ours.question_ids]
     tasks = ids if len(ids) == len(pairs) else None
     change: dict[str, Any] = {}
     for metric in pairs[0][0].scores:

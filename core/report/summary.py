@@ -18,7 +18,8 @@
 
 - `variants` belongs to the data set `data`; the other data sets of the run are under `other_data`.
 - `score` repeats `official`. Data without lengths has the one length 0.
-- `n` counts the scores of all seeds, `tasks` the tasks: one that seeds share once.
+- `n` counts the scores of all seeds, `tasks` the tasks: one that seeds share once. Intervals take the tasks
+  of one question together, such as those of a prompt at four prices.
 - `changes` are those from a variant to `trained`, paired by seed and task.
 - `models` has one model where seeds only sample, and several where each seed was trained. `published_as` is the
   published model that it stands for; `protocol` is the published protocol that all its results follow, or null.
@@ -265,8 +266,8 @@ def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
 
 def _summarize_tasks(selection: Selection) -> dict[str, Any]:
     """Return the scores of the selected tasks with their intervals, and the means of their measures."""
-    task_ids = [[r.notes["task_ids"][i] for i in indices] for r, indices in selection if "task_ids" in r.notes]
-    tasks = task_ids if len(task_ids) == len(selection) else None
+    ids = [[r.question_ids[i] for i in indices] for r, indices in selection if r.question_ids]
+    tasks = ids if len(ids) == len(selection) else None
     scores = {}
     for metric in selection[0][0].scores:
         if all(metric in result.scores for result, _ in selection):
@@ -286,7 +287,8 @@ def _summarize_tasks(selection: Selection) -> dict[str, Any]:
     solved = math.fsum(result.scores["official"][i] for result, indices in selection for i in indices)
     if "cost" in means and solved:
         means["cost_per_solved"] = math.fsum(measures["cost"]) / solved
-    count = len(set(chain.from_iterable(tasks))) if tasks is not None else sum(len(indices) for _, indices in selection)
+    task_ids = {r.notes["task_ids"][i] for r, indices in selection for i in indices} if tasks else ()
+    count = len(task_ids) or sum(len(indices) for _, indices in selection)
     return {"tasks": count, "score": scores["official"], **scores, "measures": means}
 
 

@@ -15,7 +15,8 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
      "predictions": ["7", null, "8"],          the last answer to each task, null when there was none
      "policy_tokens": [9120, 9098, 9131],     prompt and completion tokens of all the task's calls
      "settings": {"data": {...}},             what else the scores follow from: data, method, weights
-     "notes": {"concurrency": 16},            other facts: tasks at once, the ids of the tasks
+     "notes": {"concurrency": 16},            other facts: tasks at once, the ids of the tasks, `question_ids` where
+                                              several tasks ask one question, such as a prompt at four prices
      "measures": {"calls_search": [2, 0, null]},   any further numbers per task, null when it failed
      "labels": {"kind": ["sum", "sum", "word"]}}   kinds of tasks; reports are split by them
 
@@ -90,6 +91,11 @@ class EvalResult:
         if sum(self.failures.values()) > self.n:
             raise ValueError(f"failures cannot be more than n={self.n}")
         return self
+
+    @property
+    def question_ids(self) -> Sequence[str] | None:
+        """Return which question each task asks: intervals take the tasks of one together. None without ids."""
+        return self.notes.get("question_ids", self.notes.get("task_ids"))
 
     def save(self, folder: Path) -> Path:
         """Write this result into `folder`; it replaces an earlier one of the same variant, data, length and seed."""

@@ -28,7 +28,7 @@ REWARD_DROP = 0.2
 FAILED_SHARE = 0.25
 """Bounds the share of failed rollouts of a step."""
 CUT_OFF, CUT_OFF_RISE = 0.95, 0.5
-"""Bound the share of replies that run to their limit, and how far it may rise above its least."""
+"""Bound the mean share of a rollout's replies that run to their limit, and its rise above its least."""
 LEAST_ENTROPY = 0.003
 """Bounds the entropy, in nats a token."""
 LOGPROB_GAP = 0.1
@@ -98,14 +98,14 @@ SIGNS = (
     Sign(
         "replies_cut",
         lambda m: m["cut_off"] >= CUT_OFF,
-        "{cut_off:.0%} of the replies run to their limit without an end token",
+        "on average {cut_off:.0%} of a rollout's replies run to their limit without an end token",
         "see that the chat template ends a reply with a token at which the model stops (eos_token_id); if it does, "
         "raise the method's limit of new tokens",
     ),
     Sign(
         "more_cut",
         lambda m: m["cut_off"] - m["least_cut_off"] > CUT_OFF_RISE,
-        "{cut_off:.0%} of the replies are cut off at their limit, and {least_cut_off:.0%} were",
+        "on average {cut_off:.0%} of a rollout's replies are cut off at their limit, and {least_cut_off:.0%} were",
         "raise the method's limit of new tokens, or lower optimizer.lr",
     ),
     Sign(

@@ -179,6 +179,8 @@ class Trainer:
         if self.num_steps_per_rollout > 1:
             old_logprobs = [self.compute_logprobs(step.rows, step.masks) for step in steps]
         totals: dict[str, float] = defaultdict(float)
+        # The clipped ratio decides nothing where the advantage is 0; the bounds of the other losses hold there, too.
+        averaged = POLICY_STATISTICS | ({"pg_clipfrac"} if config.loss_mode not in ("vanilla", "gspo") else set())
         for number, (step, old) in enumerate(zip(steps, old_logprobs, strict=True)):
             packs = self._pack(step.rows, step.masks)
             packed = sum(len(pack.ids_T) for pack in packs)
@@ -186,7 +188,7 @@ class Trainer:
                 share = len(pack.ids_T) / packed
                 for name, value in self._backward_grpo(pack, step, old, watch, share).items():
                     weight = 1.0 if name in LOSSES else step.total  # what is no loss is a mean over tokens
-                    totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0) / weight
+                    totals[name] += value.item() / (step.share if name in averaged else 1.0) / weight
                 if number == 0:
                     yield
             for name, statistic in self._step_optimizer().items():

@@ -40,6 +40,23 @@ def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
     assert summary["retention"] == {"trained": pytest.approx(1.0), "empty-document": None}
 
 
+def test_intervals_take_tasks_of_one_question_together(empty: RunFolder) -> None:
+    """Twenty prompts at four prices each have the interval of twenty answers, not of eighty."""
+    prompts = [f"p{i}" for i in range(20)]
+    for variant, right in (("trained", 3), ("untrained", 2)):
+        scores = [float(i % 5 < right) for i in range(20)]
+        empty.save_evaluation(result(variant, 0, scores, data="alone", notes={"task_ids": prompts}))
+        notes = {"task_ids": [f"{p}-{price}" for p in prompts for price in range(4)]}
+        notes["question_ids"] = [p for p in prompts for _ in range(4)]
+        empty.save_evaluation(result(variant, 0, [x for x in scores for _ in range(4)], data="prices", notes=notes))
+    summary = build_summary(empty, "prices")
+    found = [(each["variants"]["trained"]["0"], each["changes"]) for each in (summary, summary["other_data"]["alone"])]
+    (prices, changed), (alone, changes) = found
+    assert (prices["tasks"], alone["tasks"]) == (80, 20)
+    assert prices["score"]["ci95"] == alone["score"]["ci95"]
+    assert changed["untrained"]["0"]["official"]["ci95"] == changes["untrained"]["0"]["official"]["ci95"]
+
+
 def test_policy_tokens_are_counted(empty: RunFolder) -> None:
     for seed in (0, 1):
         empty.save_evaluation(result("full-context", 500, [1, 0], seed, policy_tokens=[600, 700]))

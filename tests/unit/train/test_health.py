@@ -125,7 +125,7 @@ DISEASES: dict[str, tuple[Method, str, str]] = {
     ),
     "tool that fails": (FAILING, "tools failed", "every call of a tool failed"),
     "tool never called": (IDLE, "tools unused", "offered are python, search"),
-    "no end token": (Patient(ends=False), "replies cut", "100% of the replies run to their limit"),
+    "no end token": (Patient(ends=False), "replies cut", "on average 100% of a rollout's replies run to"),
     "reward is not a number": (
         Patient(lambda task, share: math.nan if task.metadata["kind"] == "word" else share),
         *("rollouts failed", "50% of the rollouts failed: 48 x bad_reward"),

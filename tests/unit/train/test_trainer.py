@@ -105,6 +105,14 @@ def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, lo
         assert left_out["pg_loss"] == pytest.approx(kept["pg_loss"], rel=1e-4)
 
 
+def test_a_bound_that_needs_no_advantage_is_not_reached_less_often_for_the_rows_left_out(qwen2):
+    """The engine was sure of every token and the trainer is not, so that each is beyond the bound of DPPO."""
+    (row, *_) = [row for row in make_rows(logprob=-0.01) if row.advantage == -0.5]
+    rows = [replace(row, rollout_id=i, advantage=-0.5 if i < 2 else 0.0) for i in range(8)]
+    stats = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(loss_mode="dppo_tv")).grpo_step(rows)
+    assert (stats["rows_skipped"], stats["pg_clipfrac"]) == (6, pytest.approx(1.0))
+
+
 @pytest.mark.parametrize("num_steps_per_rollout", [1, 3])
 @pytest.mark.parametrize("rows", [make_rows(), []], ids=["no advantage", "no rows"])
 def test_a_batch_without_rows_or_advantage_changes_nothing(qwen2, rows, num_steps_per_rollout):

@@ -127,6 +127,7 @@ def test_tasks_have_every_price_and_the_best_choice(tmp_path: Path) -> None:
     assert len(tasks) == 4 * len(PRICES)
     assert len({task.task_id for task in tasks}) == len(tasks)
     assert [task.metadata["price"] for task in tasks[:4]] == [f"{price:g}" for price in PRICES]
+    assert len({task.metadata["question_id"] for task in tasks[:4]}) == 1, "intervals take them together"
     assert (route().answers, route(weak=True).answers, route(strong=False).answers) == (
         ("strong",), ("weak",), ("weak",),
     )  # fmt: skip

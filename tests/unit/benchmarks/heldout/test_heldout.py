@@ -69,6 +69,7 @@ class Setup:
         build: Any = lambda recipe, tokenizer: Echo(tokenizer, "green"),
         tasks: list[Task] = TASKS,
         labels: tuple[str, ...] = ("kind", "absent"),
+        **plan: Any,
     ) -> list[EvalResult]:
         conditions: Any = {"settings": {"data": {"file": "dev"}}, "data": "dev", "length": 0}
         conditions |= {"sampling": Sampling(), "deadline_s": 10.0}
@@ -77,7 +78,7 @@ class Setup:
             for seed in seeds
             for variant, model in named.items()
         ]
-        await evaluate(HeldoutPlan(self.folder, self.models, cells, dict.fromkeys(named, build), tasks, labels))
+        await evaluate(HeldoutPlan(self.folder, self.models, cells, dict.fromkeys(named, build), tasks, labels, **plan))
         return self.folder.evaluations()
 
 
@@ -99,6 +100,13 @@ async def test_scores_measures_labels_and_failures_of_every_task(setup):
     assert trained.predictions == ["green"] * 5 + [None]
     assert (trained.length, trained.model, trained.notes["task_ids"][0]) == (0, "green", "t0")
     assert Echo.closed == 2
+
+
+async def test_a_result_says_which_tasks_ask_one_question_and_that_they_chose_the_checkpoint(setup):
+    tasks = [replace(task, metadata={"question_id": i // 2}) for i, task in enumerate(TASKS)]
+    trained, untrained = await setup.evaluate({"trained": "green", "untrained": "blue"}, tasks=tasks, chosen_by="dev")
+    assert trained.notes["question_ids"] == ["0", "0", "1", "1", "2", "2"]
+    assert (trained.notes["departures"], untrained.notes["departures"]) == (["dev"], [])
 
 
 async def test_every_trajectory_is_saved_beside_its_result(setup):
@@ -168,6 +176,16 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
     departures = json.loads((run.path / "published.json").read_text())["of_recipe"]
     assert departures == SPEC.load("tiny").list_departures()
     assert "untrained · dev · seed 3: official" in capsys.readouterr().out
+
+
+def test_tasks_that_chose_the_checkpoint_are_told_from_others(run, own_variant, tmp_path):
+    def prepare(*words: str) -> str:
+        options = ["memagent", "--run", str(run.path), "--variants", "reader", *words]
+        return command.prepare(command.make_parser().parse_args(options)).chosen_by
+
+    assert prepare("--set", "run.keep=best").startswith("dev: its first 64 tasks chose the checkpoint (run.keep=best)")
+    (tmp_path / "test.jsonl").write_bytes((tmp_path / "dev.jsonl").read_bytes())
+    assert prepare() == prepare("--set", "run.keep=best", "--data", str(tmp_path / "test.jsonl")) == ""
 
 
 @pytest.mark.parametrize(
