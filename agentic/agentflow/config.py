@@ -112,13 +112,21 @@ def make_toolbox(config: AgentFlowSection) -> Toolbox:
     """Make the section's tools.
 
     Raises:
-        RecipeError: a tool cannot be made, or it asks a role that the section lacks.
+        RecipeError: a tool cannot be made, it asks a role that the section lacks, or the format cannot write its
+            arguments.
     """
     try:
         toolbox = Toolbox([make_tool(tool.path, {**tool.options, "name": name}) for name, tool in config.tools.items()])
     except ToolError as error:
         raise RecipeError(f"agentflow.tools: {error}") from error
     for tool in toolbox:
+        fields = tool.arguments.model_fields
+        needed = {name for name, field in fields.items() if field.is_required()}
+        if config.format in ("fences", "compact") and ("query" not in fields or needed - {"query"}):
+            raise RecipeError(
+                f"agentflow.format: {config.format} gives a tool a `query` and nothing else, and {tool.name} takes "
+                f"{', '.join(fields) or 'no argument'}; set agentflow.format=official"
+            )
         for role in tool.required_roles:
             if role not in config.roles:
                 raise RecipeError(
