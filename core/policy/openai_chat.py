@@ -83,9 +83,8 @@ class OpenAIChat(HTTPClient):
             "messages": list(messages),
             "max_tokens": max_tokens,
             "temperature": temperature,
+            "tools": list(tools) or None,
         }
-        if tools:
-            payload["tools"] = list(tools)
         payload = {name: value for name, value in {**payload, **self._body}.items() if value is not None}
         return await self.retry(lambda: self._ask(payload))
 
