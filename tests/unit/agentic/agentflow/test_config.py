@@ -67,7 +67,7 @@ def test_a_section_that_cannot_work_is_refused(override, problem):
         ([f"agentflow.tools.Base-Generator={GENERATOR}"], "two tools have the same name"),
         (
             [f"agentflow.tools.clock={{path: {__name__}.Clock}}", "agentflow.format=fences"],
-            "agentflow.format: fences gives a tool a `query` and nothing else, and clock takes zone",
+            "agentflow.format: fences gives a tool a `query` and nothing else; clock: zone: Field required, query:",
         ),
     ],
 )
