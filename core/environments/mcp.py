@@ -186,6 +186,6 @@ class McpTool(Tool):
         try:
             async with open_servers({self.name: self.server}, {}) as (_, [tool]):
                 said = await tool.run(**given)
-        except RolloutError as error:
-            raise ServerFault(error.kind, str(error)) from error
+        except RolloutError as fault:
+            raise ServerFault(fault.kind, str(fault)) from fault
         return ToolResult("error", said, error=said) if said.startswith(FAILED) else ToolResult("ok", said)
