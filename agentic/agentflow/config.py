@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from agentic.agentflow.formats import Style
 from agentic.agentflow.prompts import read_tools
 from core.config import Recipe, RecipeError, Section
-from core.tools.base import ToolError
+from core.tools.base import Tool, ToolError
 from core.tools.registry import Toolbox, make_tool
 from core.types import POLICY
 
@@ -112,13 +112,19 @@ def make_toolbox(config: AgentFlowSection) -> Toolbox:
     """Make the section's tools.
 
     Raises:
-        RecipeError: a tool cannot be made, or it asks a role that the section lacks.
+        RecipeError: a tool cannot be made, it asks a role that the section lacks, or the format cannot write its
+            arguments.
     """
     try:
         toolbox = Toolbox([make_tool(tool.path, {**tool.options, "name": name}) for name, tool in config.tools.items()])
     except ToolError as error:
         raise RecipeError(f"agentflow.tools: {error}") from error
     for tool in toolbox:
+        if config.format in ("fences", "compact") and (faults := _find_misfits(tool)):
+            raise RecipeError(
+                f"agentflow.format: {config.format} gives a tool a `query` and nothing else; {tool.name}: "
+                f"{', '.join(faults)}; set agentflow.format=official"
+            )
         for role in tool.required_roles:
             if role not in config.roles:
                 raise RecipeError(
@@ -126,3 +132,12 @@ def make_toolbox(config: AgentFlowSection) -> Toolbox:
                     "policy, or a name under the recipe's `roles`"
                 )
     return toolbox
+
+
+def _find_misfits(tool: Tool) -> list[str]:
+    """Return which arguments a call with a `query` alone misses, or has too many."""
+    try:
+        tool.arguments.model_validate({"query": ""})
+    except ValidationError as error:
+        return [f"{e['loc'][0]}: {e['msg']}" for e in error.errors() if e["type"] in ("missing", "extra_forbidden")]
+    return []

@@ -8,7 +8,7 @@ models write programs:
 |---|---|---|
 | next step | Context, Sub-Goal, Tool Name under these labels | ` tool : sub-goal` |
 | command | `execution = tool.execute(query="...")`, fenced or not | the query itself |
-| verdict | the last `Conclusion: STOP` or `Conclusion: CONTINUE` | the last word, STOP or CONTINUE |
+| verdict | the last `Conclusion: STOP` or `Conclusion: CONTINUE`, also as a heading | the last word, STOP or CONTINUE |
 
 A command is parsed, never run. Every parser takes time linear in the text.
 """
@@ -19,6 +19,7 @@ import ast
 import re
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,10 +88,10 @@ class OfficialFormat:
         bare = text[max((match.start() for match in _EXECUTION.finditer(text)), default=len(text)) :]
         error = None
         for code in map(dedent_program, (*reversed(blocks), text, bare, bare[: bare.rfind(")") + 1])):
-            arguments = _arguments(code)
-            if not isinstance(arguments, ParseError):
-                return ParsedCommand(arguments, code)
-            error = error or (arguments if "execute" in code else None)
+            command = _read_command(code)
+            if not isinstance(command, ParseError):
+                return command
+            error = error or (command if "execute" in code else None)
         return error or _NO_COMMAND
 
     def parse_verdict(self, text: str) -> Verdict | ParseError:
@@ -135,7 +136,7 @@ _LABEL = r"(?P<name>context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
 _LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)
 _LABEL_ANYWHERE = re.compile(rf"(?<![a-z-]){_LABEL}", re.IGNORECASE)
 _EXECUTION = re.compile(r"^[ \t]*execution[ \t]*=", re.MULTILINE)
-_CONCLUSION = re.compile(r"\bconclusion[ \t*_`]*:[\s*_`\"']*(stop|continue)\b", re.IGNORECASE)
+_CONCLUSION = re.compile(r"\bconclusion[ \t*_`]*[:\n][\s*_`\"']*(stop|continue)\b", re.IGNORECASE)
 _NOT_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 
@@ -159,8 +160,11 @@ def _clean(field: str) -> str:
     return "\n".join(lines).strip().removeprefix("**").removesuffix("**").strip()
 
 
-def _arguments(code: str) -> dict[str, Any] | ParseError:
-    """Read the keyword arguments of the last `execution = tool.execute(...)`: literals, or names bound to literals."""
+def _read_command(code: str) -> ParsedCommand | ParseError:
+    """Read the last `execution = tool.execute(...)`: its arguments are literals, or names bound to literals.
+
+    Of several calls the memory shows the one that runs, or its readers would take the result for that of all.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
@@ -168,17 +172,25 @@ def _arguments(code: str) -> dict[str, Any] | ParseError:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return ParseError("bad_command", f"the command is not Python: {error}")
     constants: dict[str, Any] = {}
-    arguments: dict[str, Any] | ParseError = _NO_COMMAND
+    calls: list[dict[str, Any] | ParseError] = []
     for statement in tree.body:
         match statement:
             case ast.Assign([ast.Name("execution")], ast.Call(ast.Attribute(ast.Name("tool"), "execute")) as call):
-                arguments = _keywords(call, constants)
+                calls.append(_keywords(call, constants))
+                continue
+        for node in ast.walk(statement):  # a command that uses a name with a new value, which is no literal, is refused
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                constants.pop(node.id, None)
+        match statement:
             case ast.Assign([ast.Name(name)], value):
-                try:
+                with suppress(*_NOT_LITERAL):
                     constants[name] = ast.literal_eval(value)
-                except _NOT_LITERAL:
-                    continue  # a command that uses the name is refused
-    return arguments
+    arguments = calls[-1] if calls else _NO_COMMAND
+    if isinstance(arguments, ParseError):
+        return arguments
+    if len(calls) > 1:
+        code = f"execution = tool.execute({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+    return ParsedCommand(arguments, code)
 
 
 def _keywords(call: ast.Call, constants: Mapping[str, Any]) -> dict[str, Any] | ParseError:

@@ -22,7 +22,7 @@ from core.rollout.method import RolloutError
 from core.seeds import derive_seed
 from core.text.conversation import Markup, Renderer
 from core.text.tokenizer import Tokenizer, load_tokenizer
-from core.text.tool_calls import CLOSE, OPEN
+from core.text.tool_calls import CLOSE, OPEN, ToolCall
 from core.types import Sampling, Task
 
 
@@ -51,17 +51,16 @@ class ExpertFailure:
 class RoleChat:
     """Asks a role of the rollout as a chat model, with token ids; its chat template shows it the tools."""
 
-    def __init__(self, role: str, renderer: Renderer, slots: asyncio.Semaphore, timeout_s: float):
+    def __init__(self, role: str, renderer: Renderer, timeout_s: float):
         self._role = role
         self._renderer = renderer
-        self._slots = slots
         self._timeout_s = timeout_s
 
     async def chat(
         self,
-        roles: Roles,
         messages: Sequence[Message],
         *,
+        roles: Roles,
         max_tokens: int,
         temperature: float,
         tools: Sequence[Mapping[str, Any]] = (),
@@ -70,19 +69,16 @@ class RoleChat:
         encoded = [self._renderer.message(message["role"], *_parts(message)) for message in messages]
         prompt, tokenizer = self._renderer.render(encoded, tools), self._renderer.tokenizer
         request = Sampling(temperature, max_new_tokens=max_tokens, stop_token_ids=(tokenizer.eos_token_id,), seed=seed)
-        async with self._slots:
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    completion = await roles[self._role].generate(prompt, request)
-            except TimeoutError:
-                raise PolicyError("timeout", f"role {self._role}: no reply in {self._timeout_s:g} s") from None
-            if completion.finish_reason == "abort":
-                raise PolicyError("engine", f"role {self._role}: the engine aborted the call")
-            ids = self._renderer.find_opening(prompt) + completion.token_ids
-            text = str(tokenizer.decode(ids, skip_special_tokens=True))
-            cut = completion.finish_reason == "length"
-            return ChatReply(text, (), len(prompt), len(completion.token_ids), time.monotonic() - began, cut=cut)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                completion = await roles[self._role].generate(prompt, request)
+        except TimeoutError:
+            raise PolicyError("timeout", f"role {self._role}: no reply in {self._timeout_s:g} s") from None
+        if completion.finish_reason == "abort":
+            raise PolicyError("engine", f"role {self._role}: the engine aborted the call")
+        ids = self._renderer.find_opening(prompt) + completion.token_ids
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
+        return ChatReply(text, (), len(prompt), len(completion.token_ids), cut=completion.finish_reason == "length")
 
 
 class ModelPool:
@@ -90,32 +86,26 @@ class ModelPool:
 
     def __init__(self, config: ToolOrchestraSection, tokenizer: Tokenizer):
         self.config = config
-        self._chats: dict[str, OpenAIChat | RoleChat] = {
+        self.chats: dict[str, OpenAIChat | RoleChat] = {
             name: self._open(name, section, tokenizer) for name, section in config.models.items()
         }
+        self.slots = {name: asyncio.Semaphore(section.concurrency) for name, section in config.models.items()}
         self.needs = tuple(dict.fromkeys(m.role for m in config.models.values() if m.role is not None))
 
     @staticmethod
     def _open(name: str, section: ExpertModelSection, tokenizer: Tokenizer) -> OpenAIChat | RoleChat:
         if section.role is not None:
             own = load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer
-            return RoleChat(section.role, Renderer(own), asyncio.Semaphore(section.concurrency), section.timeout_s)
+            return RoleChat(section.role, Renderer(own), section.timeout_s)
         assert section.url is not None
-        return OpenAIChat(
-            section.url,
-            section.name or name,
-            section.api_key_file,
-            body=section.body,
-            concurrency=section.concurrency,
-            timeout_s=section.timeout_s,
-            max_retries=section.max_retries,
-        )
+        limits: dict[str, Any] = {"timeout_s": section.timeout_s, "max_retries": section.max_retries}
+        return OpenAIChat(section.url, section.name or name, section.api_key_file, body=section.body, **limits)
 
     def for_rollout(self, roles: Roles, seed: int | None = None) -> RolloutModels:
-        return RolloutModels(self.config, self._chats, roles, seed)
+        return RolloutModels(self, roles, seed)
 
     async def close(self) -> None:
-        for chat in self._chats.values():
+        for chat in self.chats.values():
             if isinstance(chat, OpenAIChat):
                 await chat.close()
 
@@ -123,24 +113,29 @@ class ModelPool:
 class RolloutModels:
     """Asks the models for one rollout, with its roles and with seeds that follow from its seed."""
 
-    def __init__(
-        self, config: ToolOrchestraSection, chats: Mapping[str, OpenAIChat | RoleChat], roles: Roles, seed: int | None
-    ):
-        self.config = config
-        self._chats = chats
+    def __init__(self, pool: ModelPool, roles: Roles, seed: int | None):
+        self.config = pool.config
+        self.seconds = 0.0
+        """Measures the latest call with its retries, also one that failed, but not the wait for a free slot."""
+        self._pool = pool
         self._roles = roles
         self._seed = seed
         self._calls = 0
 
     async def ask(self, name: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> ChatReply:
         """Return one reply of the model `name`. Raises PolicyError."""
-        section, chat = self.config.models[name], self._chats[name]
+        section, chat = self.config.models[name], self._pool.chats[name]
         options: dict[str, Any] = {"max_tokens": section.max_tokens, "temperature": section.temperature, "tools": tools}
-        if isinstance(chat, OpenAIChat):
-            return await chat.chat(messages, **options)
-        seed = None if self._seed is None else derive_seed(self._seed, "model", self._calls)
-        self._calls += 1
-        return await chat.chat(self._roles, messages, **options, seed=seed)
+        if isinstance(chat, RoleChat):
+            seed = None if self._seed is None else derive_seed(self._seed, "model", self._calls)
+            options |= {"roles": self._roles, "seed": seed}
+            self._calls += 1
+        async with self._pool.slots[name]:
+            began = time.monotonic()
+            try:
+                return await chat.chat(messages, **options)
+            finally:
+                self.seconds = time.monotonic() - began
 
 
 class Experts:
@@ -159,6 +154,8 @@ class Experts:
         pricing = record.get("tool_pricing") or {}
         if not isinstance(self._model_names, Mapping) or not isinstance(pricing, Mapping):
             raise RolloutError("bad_task", f"task {task.task_id}: model_mapping and tool_pricing must be objects")
+        if named := [name for name in pricing if name in config.aliases and name not in config.models]:
+            raise RolloutError("bad_task", f"task {task.task_id}: tool_pricing.{named[0]} is an expert; name its model")
         self._prices: dict[str, PriceSection] = {}
         for alias in self.available(config.aliases):
             model = self._model_names[alias]
@@ -186,18 +183,18 @@ class Experts:
         self, alias: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> ChatReply | ExpertFailure:
         """Return the reply of `alias`. The ledger keeps the call, also a failed one. A price needs counted tokens."""
-        model, declared_s, began = self._model_names[alias], self.declared_latency(alias) or 0.0, time.monotonic()
+        model, declared_s = self._model_names[alias], self.declared_latency(alias) or 0.0
         try:
             reply = await self._models.ask(model, messages, tools)
         except PolicyError as error:
-            self.ledger.append(ExpertCall(alias, model, 0, 0, 0.0, time.monotonic() - began, declared_s, error.kind))
+            self.ledger.append(ExpertCall(alias, model, 0, 0, 0.0, self._models.seconds, declared_s, error.kind))
             return ExpertFailure(error.kind, f"{alias} gave no reply ({error.kind})")
         price, tokens = self._prices[model], (reply.prompt_tokens, reply.completion_tokens)
         if not any(tokens) and (price.input or price.output):
             raise RolloutError("no_usage", f"{model}: its server counts no tokens (`usage`). Fix: give it the price 0")
         failure = "cut" if reply.cut and not reply.text.strip() and not reply.calls else None
         cost = call_cost(price, *tokens)
-        self.ledger.append(ExpertCall(alias, model, *tokens, cost, reply.seconds, declared_s, failure))
+        self.ledger.append(ExpertCall(alias, model, *tokens, cost, self._models.seconds, declared_s, failure))
         return ExpertFailure("cut", f"{alias} met its limit before it wrote anything") if failure else reply
 
     @property
@@ -221,7 +218,7 @@ def _parts(message: Message) -> Iterator[str | Markup]:
     for call in message.get("tool_calls", ()):
         function = call["function"]
         yield Markup(f"\n{OPEN}\n")
-        yield json.dumps({"name": function["name"], "arguments": json.loads(function["arguments"])})
+        yield ToolCall(function["name"], json.loads(function["arguments"])).render()
         yield Markup(f"\n{CLOSE}")
 
 

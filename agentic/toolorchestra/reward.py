@@ -41,6 +41,9 @@ def preference_weights(config: ToolOrchestraSection, task: Task) -> Mapping[str,
         raise RolloutError(
             "bad_task", f"task {task.task_id}: pref_vec must map features to finite weights >= 0, and is {weights!r}"
         )
+    features = ("accuracy", "cost", "latency", *config.aliases, *config.tools)
+    if config.reward == "preference" and not any(map(weights.get, features)):
+        raise RolloutError("bad_task", f"task {task.task_id}: pref_vec weighs none of {', '.join(features)}")
     return weights
 
 

@@ -57,7 +57,11 @@ def protocol(variant: str, preset: str) -> Protocol:
         return Protocol(SLIME, settings, _ESSENTIAL)
     models = {f"model of {role}": model for role, model in RELEASED_MODELS.items() if role != "policy"}
     tools = {f"tool {name}": tool for name, tool in RELEASED_TOOLS.items()}
-    other = {"step without a tool": "kept without the reason, then verified"}
+    other = {
+        "step without a tool": "kept without the reason, then verified",
+        "several calls in a command": "all run",
+        "verdict without a conclusion": "stops where the text has the word `stop`",
+    }
     return Protocol(RELEASED, {**settings, **models, **tools, **other}, _ESSENTIAL)
 
 
@@ -76,6 +80,8 @@ def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, sam
         "frequency penalty": section.planner.next_step.frequency_penalty,
         "samples of a problem": samples,
         "step without a tool": "shown with the reason, not verified",
+        "several calls in a command": "the last one runs",
+        "verdict without a conclusion": "goes on",
         **{f"model of {role}": drop_ports(recipe.roles.get(role)) for role in roles if role != "policy"},
         **{f"tool {name}": tool.path for name, tool in section.tools.items()},
     }

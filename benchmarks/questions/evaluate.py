@@ -48,6 +48,7 @@ def protocol(data: Data) -> Protocol:
         "question whose request failed": "asked again without end",
         "programs": "run without isolation for 60 seconds" if released.runs_programs else "lost by a fault",
         "passages": "as they are",
+        "search service": f"{released.service}; queries behind `Given a search query, retrieve relevant passages`",
     }
     return Protocol(f"toolorchestra {data}", settings, frozenset({"prompts", "max_turns"}))
 
@@ -78,6 +79,7 @@ def our_settings(data: Data, recipe: ToolOrchestraRecipe, sampling: Sampling, sh
         "question whose request failed": "wrong",
         "programs": "run in the sandbox" if read_released()[data].runs_programs else "not run",
         "passages": "without white space around title and text",
+        "search service": "the recipe's, which leaves out and adds nothing",
     }
 
 

@@ -64,6 +64,8 @@ class Released:
     empty_query_is_question: bool
     """Says whether the question itself is searched for where GPT-5 wrote nothing."""
     passages: int
+    service: str
+    """Says which passages retrieval_wiki.py or retrieval_hle.py leave out, and what they add."""
     document: Sequence[Any]
     """Holds the characters of a document that the orchestrator reads, and what follows them."""
     gpt: Limits

@@ -26,7 +26,7 @@ from core.gateway import Endpoint, Outcome, find_program
 from core.options import RecipeError
 from core.rollout.method import RolloutError
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
-from core.tools.base import Arguments, Tool, ToolContext, ToolError, ToolResult
+from core.tools.base import Arguments, Interrupt, Tool, ToolContext, ToolError, ToolResult
 from core.types import Task
 
 FAILED = "error: "
@@ -150,6 +150,10 @@ class McpEnvironment(AgentEnvironment):
         return Outcome(answer, truncated=truncated, task=seen)
 
 
+class ServerFault(RolloutError, Interrupt):
+    """Fails the rollout that calls a tool of a server which is not ready, or has ended: no call is to blame."""
+
+
 class AnyArguments(Arguments):
     """Holds arguments that a server describes."""
 
@@ -179,6 +183,9 @@ class McpTool(Tool):
         given = arguments.model_dump()
         if error := check_call(ToolCall(self._schema.name, given), [self._schema]):
             return ToolResult("bad_arguments", error.message, error=error.kind)
-        async with open_servers({self.name: self.server}, {}) as (_, [tool]):
-            said = await tool.run(**given)
+        try:
+            async with open_servers({self.name: self.server}, {}) as (_, [tool]):
+                said = await tool.run(**given)
+        except RolloutError as fault:
+            raise ServerFault(fault.kind, str(fault)) from fault
         return ToolResult("error", said, error=said) if said.startswith(FAILED) else ToolResult("ok", said)

@@ -5,11 +5,9 @@ For frozen models only: what is trained goes through token ids (sglang.py).
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +28,12 @@ class CalledTool:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """Holds one reply. `seconds` measures the whole call with its retries, but not the wait for a free slot."""
+    """Holds one reply."""
 
     text: str
     calls: tuple[CalledTool, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    seconds: float = 0.0
     cut: bool = False
     """Says whether the reply ended at the limit of tokens; in a thought that the server keeps, there is no text."""
 
@@ -44,8 +41,8 @@ class ChatReply:
 class OpenAIChat(HTTPClient):
     """Calls `model` at `url` (with the version, such as http://HOST:PORT/v1); HTTPClient explains the other options.
 
-    At most `concurrency` calls run at once. Faults that may pass (a lost connection, HTTP 408, 429, 5xx, an unreadable
-    reply) are retried. `body` holds further fields of a request and overrules ours; a field that is None is left out.
+    Faults that may pass (a lost connection, HTTP 408, 429, 5xx, an unreadable reply) are retried. `body` holds further
+    fields of a request and overrules ours; a field that is None is left out.
     """
 
     error = PolicyError
@@ -58,7 +55,6 @@ class OpenAIChat(HTTPClient):
         api_key_file: str | Path | None = None,
         *,
         body: Mapping[str, Any] | None = None,
-        concurrency: int = 64,
         timeout_s: float = 120.0,
         max_retries: int = 2,
         backoff_s: float = 0.5,
@@ -68,7 +64,6 @@ class OpenAIChat(HTTPClient):
         )
         self.model = model
         self._body = dict(body or {})
-        self._slots = asyncio.Semaphore(concurrency)
 
     async def chat(
         self,
@@ -88,14 +83,10 @@ class OpenAIChat(HTTPClient):
             "messages": list(messages),
             "max_tokens": max_tokens,
             "temperature": temperature,
+            "tools": list(tools) or None,
         }
-        if tools:
-            payload["tools"] = list(tools)
         payload = {name: value for name, value in {**payload, **self._body}.items() if value is not None}
-        async with self._slots:
-            began = time.monotonic()
-            reply = await self.retry(lambda: self._ask(payload))
-            return replace(reply, seconds=time.monotonic() - began)
+        return await self.retry(lambda: self._ask(payload))
 
     async def _ask(self, payload: Mapping[str, Any]) -> ChatReply:
         return read_reply(await self.post("/chat/completions", payload))

@@ -65,6 +65,8 @@ class HashingEncoder:
     two features that collide on one of them are a little alike, not equal.
     """
 
+    form = ""
+
     def __init__(self, dimension: int = HASHING_DIMENSION):
         self.dimension = dimension
         self.name = f"hashing-{dimension}"
@@ -108,7 +110,7 @@ FAMILIES = {
     "qwen3-embedding": EncoderFamily(
         "Qwen/Qwen3-Embedding-8B",
         "last",
-        "Instruct: Given a search query, retrieve relevant passages that answer the query\nQuery:",
+        "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
         max_tokens=1024,
     ),
 }
@@ -136,6 +138,7 @@ class TransformerEncoder:
         from transformers import AutoModel, AutoTokenizer
 
         self.name = model
+        self.form = f"{family.pooling} of at most {family.max_tokens} tokens behind {family.passage_prefix!r}"
         self._family = family
         self._batch_size = batch_size
         self._cut_kinds: set[TextKind] = set()

@@ -43,6 +43,8 @@ class IndexManifest(BaseModel):
     corpus_sha256: str
     probe: list[float]
     """Holds the encoder's vector of a fixed text; it reveals other weights or prefixes under the same name."""
+    encoder_form: str = ""
+    """Says how the encoder reads a passage; two families may give the probe nearly equal vectors. "" does not say."""
     encoder_weights: str = ""
     """Holds the hashes of a local encoder's safetensors: a short training hardly moves the vector of one text."""
     index_bytes: int
@@ -112,6 +114,7 @@ def _build_folder(folder: Path, corpus: Corpus, encoder: Encoder, options: Index
                 corpus=str(corpus.path),
                 corpus_sha256=corpus.sha256,
                 probe=_encode_probe(encoder).round(5).tolist(),
+                encoder_form=encoder.form,
                 encoder_weights=describe_weights(Path(encoder.name)),
                 index_bytes=(partial / INDEX_FILE).stat().st_size,
                 faiss=faiss.__version__,
@@ -148,6 +151,7 @@ def _check_manifest(folder: Path, corpus: Corpus, encoder: Encoder, options: Ind
     for name, theirs, ours in (
         ("options", built, wanted),
         ("dimension", manifest.dimension, encoder.dimension),
+        ("encoder's form", manifest.encoder_form or encoder.form, encoder.form),
         ("rows", manifest.rows, len(corpus)),
         ("SHA-256 of the corpus", manifest.corpus_sha256, corpus.sha256),
         (f"bytes of {INDEX_FILE}", manifest.index_bytes, file.stat().st_size if file.is_file() else 0),

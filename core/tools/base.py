@@ -7,7 +7,7 @@ set. Its name and descriptions are fields too.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -95,7 +95,7 @@ class Tool(BaseModel, ABC):
     def describe(self) -> str:
         """Return the tool's description, arguments, limits and best practice as text for a prompt."""
         fields = self.arguments.model_json_schema()["properties"].items()
-        arguments = ", ".join(f"{name} ({field.get('type', 'any')})" for name, field in fields)
+        arguments = ", ".join(f"{name} ({_describe_argument(field)})" for name, field in fields)
         parts = {
             "Description": self.description,
             "Arguments": arguments,
@@ -103,3 +103,9 @@ class Tool(BaseModel, ABC):
             "Best practice": self.best_practice,
         }
         return "\n".join([self.name, *(f"  {title}: {text}" for title, text in parts.items() if text)])
+
+
+def _describe_argument(field: Mapping[str, Any]) -> str:
+    """Return the types of an argument, and its description."""
+    types = [each["type"] for each in field.get("anyOf", (field,)) if "type" in each]
+    return ": ".join(filter(None, (" or ".join(types) or "any", field.get("description"))))

@@ -63,9 +63,12 @@ class Toolbox:
 
         Raises:
             Interrupt: the tool could not do its work for a reason that is neither its own nor the call's.
+            ToolError: the tool returned something else than a ToolResult.
         """
         began = time.monotonic()
         result = await self._call(tool, arguments, context)
+        if not isinstance(result, ToolResult):
+            raise ToolError(f"tool {tool.name}: call returned {result!r:.60}; return a core.tools.base.ToolResult")
         return replace(result, seconds=time.monotonic() - began)
 
     async def _call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:

@@ -9,11 +9,13 @@ import pytest
 
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
 from agentic.memagent.rollout import SPEC as MEMAGENT
+from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
 from benchmarks.aime.published import RELEASED, SLIME, agent_settings, protocol, single_settings
 from benchmarks.harness.plan import is_saved
 from benchmarks.harness.published import Protocol, compare_cells, mark_cell, save_published
 from benchmarks.harness.run import build_result
 from benchmarks.heldout.evaluate import describe_left_out
+from benchmarks.questions import evaluate as questions
 from core.report.summary import build_summary, join_departures
 from core.report.table import PublishedScore
 from core.runs.files import hold_lock
@@ -113,7 +115,14 @@ def test_aime_under_the_training_preset_does_not_pass_for_the_evaluation() -> No
     assert {"max_steps: 3; published: 10", "prompts: official; published: released"} <= set(lines)
     assert {"samples of a problem: 16; published: 3", "frequency penalty: 0.0; published: 1.2"} <= set(lines)
     assert any(line.startswith("tool Ground_Google_Search_Tool: not set; published: gemini") for line in lines)
+    assert "several calls in a command: the last one runs; published: all run" in lines
     assert not protocol("single", "paper").covers(single_settings("{question} Box it.", 16))
+
+
+def test_what_the_released_search_service_leaves_out_is_a_departure_of_frames_and_hle() -> None:
+    ours = questions.our_settings("hle", TOOLORCHESTRA.load("published"), SAMPLING, "0" * 64)
+    (line,) = (line for line in questions.protocol("hle").list_departures(ours) if line.startswith("search service"))
+    assert "published: the question's own pages of more than 100 characters" in line
 
 
 def test_documents_that_lost_their_middle_are_told() -> None:

@@ -29,21 +29,15 @@ class FakeService:
         self.answers: list[Any] = [REPLY]
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
-        self.busy = self.most_busy = 0
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(await request.json())
         self.keys.append(request.headers.get("Authorization"))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        self.busy += 1
-        self.most_busy = max(self.most_busy, self.busy)
-        try:
-            if isinstance(answer, float | asyncio.Barrier):
-                await (answer.wait() if isinstance(answer, asyncio.Barrier) else asyncio.sleep(answer))
-                answer = REPLY
-        finally:
-            self.busy -= 1
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+            answer = REPLY
         if isinstance(answer, int):
             return web.Response(status=answer, text="no")
         if answer is None:
@@ -73,7 +67,6 @@ async def test_a_reply_and_what_was_asked(service: FakeService, tmp_path: Path) 
     body = {"top_k": 1, "max_tokens": None, "max_completion_tokens": 5}
     reply = await ask(service, temperature=0.5, tools=[{"type": "function"}], api_key_file=tmp_path / "key", body=body)
     assert (reply.text, reply.calls, reply.prompt_tokens, reply.completion_tokens) == ("hi", (), 7, 2)
-    assert 0 < reply.seconds < 60
     assert service.requests == [
         {"model": "m", "messages": HELLO, "temperature": 0.5, "tools": [{"type": "function"}],
          "top_k": 1, "max_completion_tokens": 5}
@@ -102,10 +95,3 @@ async def test_faults_have_names_and_retries_an_end(
         await ask(service, timeout_s=1.0 if kind == "timeout" else 60.0)
     assert caught.value.kind == kind
     assert len(service.requests) == attempts
-
-
-async def test_concurrency_is_bounded_and_reached(service: FakeService) -> None:
-    service.answers = [asyncio.Barrier(12)]  # nobody is answered before twelve are there
-    async with OpenAIChat(service.url, "m", concurrency=12) as chat:
-        await asyncio.gather(*(chat.chat(HELLO, max_tokens=1) for _ in range(36)))
-    assert service.most_busy == 12

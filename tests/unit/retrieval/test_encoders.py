@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import (
     FAMILIES,
     EncoderError,
@@ -18,7 +19,10 @@ from core.retrieval.encoders import (
     TransformerEncoder,
     make_encoder,
 )
+from core.retrieval.index import FlatOptions, IndexFileError
+from core.retrieval.index_folder import open_index
 from tests import kit
+from tests.unit.retrieval.passages import no_progress, write_corpus
 
 
 @settings(max_examples=50, deadline=None)
@@ -131,6 +135,23 @@ def test_what_a_transformer_does_not_read_is_told_once_for_each_kind(tiny_model:
         "reads the first 8 tokens of a passage, and one has more; what stands behind them is not found",
         "reads the first 8 tokens of a query, and one has more; what stands behind them is not searched for",
     ]
+
+
+def test_an_index_is_refused_by_the_same_model_that_reads_passages_otherwise(tiny_model: Path, tmp_path: Path):
+    """Both read all of the probe, so its vector tells nothing."""
+    longer, shorter = (
+        TransformerEncoder(EncoderFamily("", "mean", max_tokens=tokens), str(tiny_model), "cpu") for tokens in (256, 90)
+    )
+    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 2))
+    for encoder in (longer, longer):
+        open_index(tmp_path / "index", corpus, encoder, FlatOptions(), no_progress)
+    with pytest.raises(IndexFileError, match="encoder's form: mean of at most 256 tokens behind '' in the index"):
+        open_index(tmp_path / "index", corpus, shorter, FlatOptions(), no_progress)
+
+
+def test_qwen3_reads_the_instruction_of_its_model_card():
+    task = "Given a web search query, retrieve relevant passages that answer the query"
+    assert FAMILIES["qwen3-embedding"].query_prefix == f"Instruct: {task}\nQuery:"
 
 
 @pytest.mark.optional

@@ -6,6 +6,7 @@ import asyncio
 from typing import ClassVar
 
 import pytest
+from pydantic import Field
 
 from core.tools.base import Arguments, Interrupt, Query, Tool, ToolContext, ToolError, ToolResult
 from core.tools.base_generator import BaseGenerator
@@ -14,8 +15,8 @@ from core.tools.registry import Toolbox, make_tool
 
 class Add(Tool):
     class Numbers(Arguments):
-        first: int
-        second: int = 1
+        first: int = Field(description="the larger one")
+        second: int | None = 1
 
     arguments: ClassVar[type[Arguments]] = Numbers
     name: str = "add_numbers"
@@ -24,7 +25,7 @@ class Add(Tool):
     offset: int = 0
 
     async def call(self, arguments: Numbers, context: ToolContext) -> ToolResult:
-        return ToolResult("ok", str(arguments.first + arguments.second + self.offset))
+        return ToolResult("ok", str(arguments.first + (arguments.second or 0) + self.offset))
 
 
 class Failing(Tool):
@@ -42,6 +43,8 @@ class Failing(Tool):
                 raise Interrupt("no engine")
             case "cancel":
                 raise asyncio.CancelledError
+            case "text":
+                return "no result"  # type: ignore[return-value]
         raise ValueError("no such case")
 
 
@@ -96,6 +99,16 @@ async def test_interrupts_and_cancellation_pass():
         await tools.call(tool, {"query": "interrupt"}, CONTEXT)
     with pytest.raises(asyncio.CancelledError):
         await tools.call(tool, {"query": "cancel"}, CONTEXT)
+
+
+async def test_what_is_no_result_is_refused_by_the_tools_name():
+    tools = Toolbox([Failing(timeout_s=60)])
+    with pytest.raises(ToolError, match="tool failing: call returned 'no result'"):
+        await tools.call(next(iter(tools)), {"query": "text"}, CONTEXT)
+
+
+def test_a_prompt_tells_the_types_of_arguments_and_what_they_are():
+    assert "  Arguments: first (integer: the larger one), second (integer or null)\n" in Add().describe()
 
 
 def test_made_from_a_path():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import ClassVar
 
 import pytest
 
@@ -13,6 +14,8 @@ from core.algorithms.aggregate import row_scales
 from core.config import RecipeError
 from core.rollout.method import check_roles
 from core.rollout.rows import rows_from_groups
+from core.tools.base import Arguments
+from core.tools.base_generator import BaseGenerator
 from core.types import Completion, Row, Trajectory, Turn
 
 GENERATOR = "{path: core.tools.base_generator.BaseGenerator}"
@@ -62,11 +65,22 @@ def test_a_section_that_cannot_work_is_refused(override, problem):
         ([f"agentflow.tools.a={GENERATOR[:-1]}, options: {{rolle: b}}}}"], "rolle: Extra inputs"),
         ([f"agentflow.tools.a={GENERATOR[:-1]}, options: {{role: b}}}}"], "agentflow.roles.b is missing"),
         ([f"agentflow.tools.Base-Generator={GENERATOR}"], "two tools have the same name"),
+        (
+            [f"agentflow.tools.clock={{path: {__name__}.Clock}}", "agentflow.format=fences"],
+            "agentflow.format: fences gives a tool a `query` and nothing else; clock: zone: Field required, query:",
+        ),
     ],
 )
 def test_a_tool_that_cannot_be_made_is_refused(overrides, problem):
     with pytest.raises(RecipeError, match=re.escape(problem)):
         make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, *overrides]).agentflow)
+
+
+class Clock(BaseGenerator):
+    class Zone(Arguments):
+        zone: str
+
+    arguments: ClassVar[type[Arguments]] = Zone
 
 
 RECIPES = {name: SPEC.load(name) for name in ("paper", "seed")}

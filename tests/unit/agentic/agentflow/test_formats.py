@@ -96,6 +96,12 @@ def test_a_command_is_read(text):
     assert command.arguments == {"query": "add 1"}
 
 
+def test_of_several_calls_the_memory_shows_the_one_that_runs():
+    calls = [f'q = "{name}"\nexecution = tool.execute(query=q)' for name in ("add 1", "add 2")]
+    command = official.parse_command("```python\n" + "\n".join(calls) + "\n```")
+    assert command == ParsedCommand({"query": "add 2"}, "execution = tool.execute(query='add 2')")
+
+
 @pytest.mark.parametrize(
     ("text", "stop"),
     [
@@ -103,6 +109,7 @@ def test_a_command_is_read(text):
         ("conclusion: continue", False),
         ("**Conclusion:** STOP.", True),
         ("### Conclusion:\nSTOP", True),
+        ("### Conclusion\n\n**STOP**", True),
         ("**Conclusion:**\n\n**CONTINUE**", False),
         ('Conclusion: "STOP"', True),
         ("**Conclusion**: **CONTINUE**", False),
@@ -134,6 +141,9 @@ def test_the_last_conclusion_decides(text, stop):
         (official.parse_command, "execution = tool.execute(query=__import__('os').environ)", "bad_command"),
         (official.parse_command, 'execution = tool.execute(query=f"{1}")', "bad_command"),
         (official.parse_command, "a = 'x'\nb = a\nexecution = tool.execute(query=b)", "bad_command"),
+        (official.parse_command, "a = 'x'\na = a + 'y'\nexecution = tool.execute(query=a)", "bad_command"),
+        (official.parse_command, "a = 'x'\na += 'y'\nexecution = tool.execute(query=a)", "bad_command"),
+        (official.parse_command, "a = 'x'\nfor a in 'yz': pass\nexecution = tool.execute(query=a)", "bad_command"),
         (official.parse_command, "execution = tool.execute(query=9**9**9)", "bad_command"),
         (official.parse_command, "execution = tool.execute(query=" + "[" * 5000, "bad_command"),
         (official.parse_command, "execution = tool.execute(query=" + "-" * 50000 + "1)", "bad_command"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.reward import regrade
 from benchmarks.questions.method import ReleasedQuestions
 from core.policy.base import PolicyError, Roles
@@ -82,6 +87,9 @@ async def test_the_record_decides_model_and_price(tell: Tell, services: Services
         ({"pref_vec": {"cost": "high"}}, "pref_vec must map features"),
         ({"pref_vec": {"cost": float("nan")}}, "pref_vec must map features"),
         ({"pref_vec": {"cost": -1}}, "pref_vec must map features"),
+        ({"pref_vec": {"acuracy": 1}}, "pref_vec weighs none of accuracy, cost"),
+        ({"model_mapping": {"anwser-1": "clever"}}, "model_mapping has no expert of tools.answer"),
+        ({"tool_pricing": {"answer-1": {}}}, "tool_pricing.answer-1 is an expert"),
         ({"category": "poem"}, "not qa, func_call or route"),
     ],
 )
@@ -125,6 +133,36 @@ async def test_an_expert_that_fails_is_counted_and_told(tell: Tell, services: Se
     assert "answer-1 gave no reply (engine)" in story.prompts[1]
     assert story.metrics["expert_failures"] == story.metrics["expert_engine"] == 1
     assert (story.metrics["calls_answer-1"], story.trajectory.log["answer"]) == (1, "7")
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_concurrency_is_bounded_and_reached_and_the_wait_is_no_latency(
+    services: Services, tokenizer: Any, status: int
+) -> None:
+    barrier, busy = asyncio.Barrier(2), [0]  # nobody is answered before two are there
+
+    async def chat(request: web.Request) -> web.Response:
+        busy[0] += 1
+        await asyncio.wait_for(barrier.wait(), 5)
+        await asyncio.sleep(0.05)
+        assert busy[0] <= 2
+        busy[0] -= 1
+        message = {"choices": [{"message": {"content": "42"}}], "usage": services.usage}
+        return web.json_response(message, status=status)
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chat)
+    async with TestServer(app) as server:
+        model = {"url": str(server.make_url("/v1")), "concurrency": 2, "price": {"input": 1, "output": 1}}
+        section = recipe(models={"clever": model}, model_mapping={"answer-1": "clever"}, latency="measured")
+        pool = ModelPool(section.toolorchestra, tokenizer)
+        asked = [Experts(pool.for_rollout(Roles({})), QUESTION) for _ in range(12)]
+        began = time.monotonic()
+        await asyncio.gather(*(experts.ask("answer-1", [{"role": "user", "content": "x"}]) for experts in asked))
+        took = time.monotonic() - began
+        await pool.close()
+    assert {call.failure for experts in asked for call in experts.ledger} == {None if status == 200 else "bad_request"}
+    assert sum(experts.ledger[0].seconds for experts in asked) <= 2 * took
 
 
 async def test_an_expert_that_meets_its_limit_in_a_hidden_thought_is_paid_once_and_not_dead(
@@ -240,6 +278,15 @@ async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
     assert story.method.needs == ("frozen",)
 
 
+async def test_a_role_reads_calls_as_they_were_written(tokenizer: Any) -> None:
+    frozen = script_policy(tokenizer, ["42"])
+    section = recipe(models={"clever": {"role": "frozen"}}, model_mapping={}).toolorchestra
+    call = {"id": "1", "function": {"name": "book", "arguments": '{"city": "Malmö"}'}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    await ModelPool(section, tokenizer).for_rollout(Roles({"frozen": frozen})).ask("clever", messages)
+    assert '{"city": "Malmö"}' in tokenizer.decode(frozen.calls[0].prompt_ids)
+
+
 async def test_models_that_are_sampled_follow_the_rollouts_seed(tell: Tell, tokenizer: Any) -> None:
     model = {"role": "frozen", "price": {"input": 0, "output": 0}, "latency_s": 1, "temperature": 0.7}
     changes = {"models": {"cheap": model}, "model_mapping": {"answer-1": "cheap"}, "tools": {"answer": ["answer-1"]}}
@@ -330,12 +377,12 @@ def trajectory(correct: bool, cost: float, **calls: int) -> Trajectory:
 
 
 def test_regrade_follows_the_records_preferences() -> None:
-    group = [trajectory(True, 0.01, a=1), trajectory(True, 0.10, b=1), trajectory(False, 0.0), 
+    group = [trajectory(True, 0.01), trajectory(True, 0.10, **{"answer-2": 1}), trajectory(False, 0.0), 
              Trajectory("q", (), status="failed", failure="deadline")]  # fmt: skip
     cheap = Task("q", "?", ("x",), metadata={"pref_vec": {"accuracy": 1, "cost": 1}})
     assert [t.reward for t in regrade(recipe(), cheap, group)] == [pytest.approx(1.9), 1.0, 0.0, None]
-    likes_b = Task("q", "?", ("x",), metadata={"pref_vec": {"b": 1}})
-    assert [t.reward for t in regrade(recipe(), likes_b, group)] == [0.0, 1.0, 0.0, None]
+    likes_2 = Task("q", "?", ("x",), metadata={"pref_vec": {"answer-2": 1}})
+    assert [t.reward for t in regrade(recipe(), likes_2, group)] == [0.0, 1.0, 0.0, None]
     assert [t.reward for t in regrade(recipe(), Task("q", "?", ("x",)), group)] == [1.0, 1.0, 0.0, None]
     assert regrade(recipe(reward="outcome"), cheap, group) == group
     route, priced = Task("q", "?", ("x",), metadata={"category": "route"}), [replace(group[1], reward=0.9), *group[2:]]
