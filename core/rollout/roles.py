@@ -40,7 +40,10 @@ async def open_roles(
                 continue
             kind, _, name = place.partition(":")
             if kind == "python":
-                policies[place, key_file] = import_function(f"roles.{role}", name)(recipe, tokenizer)
+                made = import_function(f"roles.{role}", name)(recipe, tokenizer)
+                if not callable(getattr(made, "generate", None)):
+                    raise RecipeError(f"roles.{role}: {name} gave {made!r}; let it return a core.policy.base.Policy")
+                policies[place, key_file] = made
             elif kind != "model":
                 remote = make_server_policy(place, api_key_file=key_file)
                 policies[place, key_file] = await stack.enter_async_context(remote)
