@@ -26,16 +26,19 @@ PATIENCE_S = 10.0
 
 
 def list_data(recipe: Recipe) -> dict[str, str]:
-    """Return the data that a job reads, by their keys."""
+    """Return the data that a job reads, by their keys: whole paths, where this is not the folder in which it runs."""
     data = {"data.train": recipe.data.train, "data.eval": recipe.data.eval if recipe.run.eval_every else None}
-    return {key: path for key, path in data.items() if path}
+    here = Path() if Path.cwd() == REPOSITORY else Path.cwd()
+    on_hub = {path for path in data.values() if path and is_hub_set(path) and not Path(path.partition(":")[0]).exists()}
+    return {key: path if path in on_hub else str(here / path) for key, path in data.items() if path}
 
 
 def find_missing_data(recipe: Recipe) -> Iterator[str]:
     """Name each file of `data` that is not there."""
     for key, path in list_data(recipe).items():
         if not (REPOSITORY / path).exists() and not is_hub_set(path):
-            yield f"{key}: no file {REPOSITORY / path}. See Data in agentic/{recipe.method}/README.md"
+            fix = f"Make it, as the README of {recipe.method} says, or name another: --set {key}=FILE"
+            yield f"{key}: no file {REPOSITORY / path}. {fix}"
 
 
 def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Collection[str]) -> Iterator[str]:

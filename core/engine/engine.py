@@ -236,7 +236,10 @@ class Engine:
     def _add_tokens(self, batch: Sequence[Request], tokens: Sequence[int], logprobs: Sequence[float]) -> list[Request]:
         """Give each request its new token; return the requests that finish with it."""
         if not all(map(math.isfinite, logprobs)):
-            raise ArithmeticError("a log-prob is not finite; the weights hold NaN or overflow")
+            raise ArithmeticError(
+                "a log-prob is not finite: the weights hold NaN or overflow. If training made them so, begin again "
+                "with --fresh and a lower optimizer.lr"
+            )
         finished = []
         for request, token, logprob in zip(batch, tokens, logprobs, strict=True):
             request.add_token(token, logprob, self.weight_version)

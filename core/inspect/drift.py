@@ -297,7 +297,9 @@ class DriftReport:
     lines: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        verdict = ", ".join(f"{count} x {kind}" for kind, count in self.counts.most_common()) or "no drift"
+        verdict = ", ".join(f"{count} x {kind}" for kind, count in self.counts.most_common()) or (
+            "no drift" if self.tokens else "nothing to check"
+        )
         return f"{self.rollouts:,} rollouts with {self.tokens:,} sampled tokens: {verdict}"
 
 
@@ -363,7 +365,7 @@ def main(arguments: list[str] | None = None) -> int:
     temperature = sampled_at if options.temperature is None else options.temperature
     report = check_dumps(options.dumps, tokenizer, dict(options.weights), temperature)
     print("\n".join([*report.lines, str(report)]))
-    return int(bool(report.counts)) if report.rollouts else 2
+    return int(bool(report.counts)) if report.tokens else 2
 
 
 def read_weights(text: str) -> tuple[str, str]:

@@ -22,14 +22,14 @@ def assert_no_drift() -> Callable[..., None]:
     def check(
         *dumps: str | Path, tokenizer: str | Path, weights: Mapping[str, str] | None = None, temperature: float = 1.0
     ) -> None:
-        """Fail the test if there is drift in one of `dumps`, or no rollout. `weights` maps versions to models.
+        """Fail the test if there is drift in one of `dumps`, or no sampled token. `weights` maps versions to models.
 
         Raises:
             ValueError: a file is broken, or there is none; the message names it.
         """
         loaded = load_tokenizer(str(tokenizer), for_chat=False)
         report = check_dumps(map(Path, dumps), loaded, weights, temperature)
-        if report.counts or not report.rollouts:
+        if report.counts or not report.tokens:
             pytest.fail("\n".join([*report.lines, str(report)]), pytrace=False)
 
     return check

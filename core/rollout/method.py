@@ -178,6 +178,6 @@ def check_roles(method: Method, roles: Collection[str]) -> None:
     for role in method.needs:
         if role not in roles:
             raise RecipeError(
-                f"roles.{role} is missing, and the method asks it; add http://HOST:PORT of a server, model:PATH, or "
-                f"python:package.module.function, such as --set roles.{role}=http://127.0.0.1:30001"
+                f"roles.{role} is missing, and the method asks it; add http://HOST:PORT of a server, model:PATH, "
+                f"python:package.module.function, or trained, such as --set roles.{role}=http://127.0.0.1:30001"
             )

@@ -34,16 +34,16 @@ async def open_roles(
     async with AsyncExitStack() as stack:
         policies: dict[tuple[str, str | None], Policy] = {}
         where = {role: (place, recipe.role_key_files.get(role)) for role, place in recipe.roles.items()}
-        where = {role: found for role, found in where.items() if role not in recipe.trained_roles}
-        for role, (place, key_file) in where.items():
-            if (place, key_file) in policies:
+        for role, (place, file) in where.items():
+            if (place, file) in policies or role in recipe.trained_roles:
                 continue
             kind, _, name = place.partition(":")
             if kind == "python":
-                policies[place, key_file] = import_function(f"roles.{role}", name)(recipe, tokenizer)
+                policies[place, file] = made = import_function(f"roles.{role}", name)(recipe, tokenizer)
+                if not callable(getattr(made, "generate", None)):
+                    raise RecipeError(f"roles.{role}: {name} gave {made!r}; let it return a core.policy.base.Policy")
             elif kind != "model":
-                remote = make_server_policy(place, api_key_file=key_file)
-                policies[place, key_file] = await stack.enter_async_context(remote)
+                policies[place, file] = await stack.enter_async_context(make_server_policy(place, api_key_file=file))
             elif open_model is None:
                 raise RecipeError(
                     f"roles.{role} is {place!r}, a model in the trainer's own process, which this engine has no room "
@@ -51,10 +51,10 @@ async def open_roles(
                 )
             else:
                 try:
-                    policies[place, key_file] = await stack.enter_async_context(open_model(name, recipe))
+                    policies[place, file] = await stack.enter_async_context(open_model(name, recipe))
                 except ValueError as error:
                     raise RecipeError(f"roles.{role}: {place!r}: {error}") from error
-        yield {role: policies[found] for role, found in where.items()}
+        yield {role: policies[found] for role, found in where.items() if found in policies}
 
 
 @asynccontextmanager

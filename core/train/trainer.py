@@ -123,15 +123,15 @@ class Trainer:
         self._optimized = list(self._by_name.values())
         if self.grpo.router_aux_loss_coef:
             if not model.experts_per_token:
-                raise ValueError(
-                    "router_aux_loss_coef is set, and transformers has no such loss for the model: it is no mixture of "
-                    "experts, or balances them otherwise. Set it to 0"
+                raise RecipeError(
+                    "algorithm.router_aux_loss_coef is set, and transformers has no such loss for the model: it is no "
+                    "mixture of experts, or balances them otherwise. Set it to 0"
                 )
             model.keeps_router_logits = True
         self.value_head = None
         if self.grpo.vf_coef:
             if optimizer.cpu_offload:
-                raise ValueError("vf_coef has no place beside optimizer.cpu_offload: the value head stays on the card")
+                raise RecipeError("algorithm.vf_coef is not for optimizer.cpu_offload; set optimizer.cpu_offload=false")
             self.value_head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device)
             for parameter in self.value_head.parameters():
                 torch.nn.init.zeros_(parameter)  # it expects nothing at first

@@ -14,7 +14,7 @@ from typing import Any
 from core.backends.checks import REPOSITORY
 from core.config import Recipe
 from core.config.clusters import SlimeSection
-from core.hub import CheckpointError, count_positions, read_json
+from core.hub import CheckpointError, count_positions, is_hub_id, read_json
 from core.runs.inputs import is_of_other_weights
 
 
@@ -102,7 +102,8 @@ def _sources(slime: SlimeSection) -> Iterator[str]:
 def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
     hf, ref = Path(slime.checkpoint.hf), Path(slime.checkpoint.ref_load)
     if not (hf / "config.json").is_file():
-        yield f"slime.checkpoint.hf: no model at {hf}. Download it: hf download {recipe.model.path} --local-dir {hf}"
+        name = recipe.model.path if is_hub_id(recipe.model.path) else "OWNER/NAME"
+        yield f"slime.checkpoint.hf: no model at {hf}. Download it: hf download {name} --local-dir {hf}"
     if not (ref / "latest_checkpointed_iteration.txt").is_file():
         yield (
             f"slime.checkpoint.ref_load: no torch_dist checkpoint at {ref}. Make it: "

@@ -422,6 +422,11 @@ def test_the_command_tells_yes_no_and_unreadable(
     assert f"--weights {STEP - 1}: no turn was sampled by this version that training" in capsys.readouterr().err
     (tmp_path / "empty.jsonl.gz").touch()
     assert main([str(tmp_path / "empty.jsonl.gz"), *tokenizer]) == 2, "nothing was read"
+    failed = [{**record, "turns": [], "rows": []} for record in record_group(policy, task, group, STEP, rng)]
+    capsys.readouterr()
+    path = write_record(tmp_path / "failed.jsonl.gz", policy.tokenizer, [failed])
+    assert main([str(path), *tokenizer]) == 2, "no token was checked"
+    assert "0 sampled tokens: nothing to check" in capsys.readouterr().out
     (tmp_path / "broken.pt").write_bytes(b"no")
     for path in (tmp_path / "absent.jsonl.gz", tmp_path / "broken.pt"):
         assert main([str(path), *tokenizer]) == 2

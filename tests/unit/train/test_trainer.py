@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from core.algorithms.grpo import GRPOConfig
-from core.config import LoRASection, OptimizerSection
+from core.config import LoRASection, OptimizerSection, RecipeError
 from core.engine import lora, weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
@@ -123,6 +123,13 @@ def test_a_batch_without_rows_or_advantage_changes_nothing(qwen2, rows, num_step
     assert stats == {"rows": len(rows), "rows_skipped": len(rows)}
     assert forwards.calls == trainer.steps == 0
     assert same(before, snapshot(model))
+
+
+@pytest.mark.parametrize("settings", [{"vf_coef": 0.1}, {"router_aux_loss_coef": 0.1}])
+def test_what_a_model_cannot_learn_is_an_error_of_the_recipe(qwen2, settings):
+    """The command ended with a traceback, after the warm start."""
+    with pytest.raises(RecipeError, match=rf"algorithm\.{next(iter(settings))} "):
+        Trainer(weights.load(qwen2), optimizer(cpu_offload="vf_coef" in settings), GRPOConfig(**settings))
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3", "low_var_kl"])

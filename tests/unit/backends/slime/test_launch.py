@@ -235,6 +235,15 @@ def test_a_checkpoint_of_other_weights_is_not_taken_for_the_models(cluster: Clus
     assert "was made from other weights than those of" in capsys.readouterr().err
 
 
+def test_data_lie_where_the_command_is_given(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were looked for in this repository, though a method of one's own lies in another folder."""
+    monkeypatch.chdir(cluster.folder)
+    names = {"data.train": "train.jsonl", "data.eval": "./dev.jsonl"}
+    assert launch.main(cluster.arguments(**names)) == 0
+    for name in ("train", "eval"):
+        assert (cluster.out / f"data/{name}.jsonl").read_text()
+
+
 def test_data_that_no_evaluation_reads_are_not_asked_for(cluster: Cluster) -> None:
     assert launch.main(cluster.arguments("--set", "data.eval=nowhere.jsonl", "--set", "run.eval_every=0")) == 0
     assert not (cluster.out / "data/eval.jsonl").exists()
