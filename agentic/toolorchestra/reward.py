@@ -25,13 +25,19 @@ def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Traje
 
     The reward of a `route` has its user's price in it already, and stays.
     """
-    config, is_route = recipe.toolorchestra, task.metadata.get("category") == "route"
     alive = [t for t in group if t.status != "failed"]
-    if config.reward == "outcome" or recipe.reward is not None or is_route or not alive:
+    if not alive or not is_compared(recipe, task):
         return list(group)
-    rewards = preference_rewards([trajectory_features(t) for t in alive], preference_weights(config, task))
+    weights = preference_weights(recipe.toolorchestra, task)
+    rewards = preference_rewards([trajectory_features(t) for t in alive], weights)
     graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))
     return [t if t.status == "failed" else next(graded) for t in group]
+
+
+def is_compared(recipe: ToolOrchestraRecipe, task: Task) -> bool:
+    """Return whether rewards of this task are those of a preference."""
+    own = recipe.toolorchestra.reward == "outcome" or recipe.reward is not None
+    return not own and task.metadata.get("category") != "route"
 
 
 def preference_weights(config: ToolOrchestraSection, task: Task) -> Mapping[str, float]:
@@ -42,7 +48,7 @@ def preference_weights(config: ToolOrchestraSection, task: Task) -> Mapping[str,
             "bad_task", f"task {task.task_id}: pref_vec must map features to finite weights >= 0, and is {weights!r}"
         )
     features = ("accuracy", "cost", "latency", *config.aliases, *config.tools)
-    if config.reward == "preference" and not any(map(weights.get, features)):
+    if not any(map(weights.get, features)):
         raise RolloutError("bad_task", f"task {task.task_id}: pref_vec weighs none of {', '.join(features)}")
     return weights
 
