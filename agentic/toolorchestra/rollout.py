@@ -35,7 +35,7 @@ from agentic.toolorchestra.formats import make_format
 from agentic.toolorchestra.func_call import FuncCallRollout
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.qa import QaRollout, QaTools
-from agentic.toolorchestra.reward import is_compared, make_regrade, preference_weights
+from agentic.toolorchestra.reward import make_regrade, preference_weights
 from agentic.toolorchestra.routing import run_route
 from core.config import RecipeError
 from core.policy.base import Roles
@@ -65,8 +65,7 @@ class ToolOrchestra(Method):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run one task to its answer or its last turn. The reward is 1 if it was solved; `regrade` does the rest."""
-        if is_compared(self.recipe, task):
-            preference_weights(self.config, task)  # a record with bad weights fails here by name, and not in `regrade`
+        preference_weights(self.recipe, task)  # a record with bad weights fails here with a name, and not in `regrade`
         models = self.models.for_rollout(roles, sampling.seed)
         experts = Experts(models, task)
         orchestrator = Orchestrator(self.config, self.renderer, roles["policy"], sampling)
