@@ -189,7 +189,8 @@ def _read_command(code: str) -> ParsedCommand | ParseError:
     if isinstance(arguments, ParseError):
         return arguments
     if len(calls) > 1:
-        code = f"execution = tool.execute({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+        with suppress(ValueError):  # an integer of thousands of digits is not written
+            code = f"execution = tool.execute({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
     return ParsedCommand(arguments, code)
 
 

@@ -154,14 +154,14 @@ class Experts:
         pricing = record.get("tool_pricing") or {}
         if not isinstance(self._model_names, Mapping) or not isinstance(pricing, Mapping):
             raise RolloutError("bad_task", f"task {task.task_id}: model_mapping and tool_pricing must be objects")
-        if named := [name for name in pricing if name in config.aliases and name not in config.models]:
-            raise RolloutError("bad_task", f"task {task.task_id}: tool_pricing.{named[0]} is an expert; name its model")
         self._prices: dict[str, PriceSection] = {}
         for alias in self.available(config.aliases):
             model = self._model_names[alias]
             where = f"task {task.task_id}: model_mapping.{alias} is {model!r}"
             if not isinstance(model, str) or model not in config.models:
                 raise RolloutError("bad_task", f"{where}, which is not under toolorchestra.models; add it there")
+            if alias in pricing and model not in pricing:
+                raise RolloutError("bad_task", f"{where}, and tool_pricing.{alias} is an expert; name its model")
             price = _record_price(pricing.get(model), config.pricing_unit, task) or config.models[model].price
             if price is None:
                 raise RolloutError("bad_task", f"{where}, which has no price; give the record a tool_pricing for it")

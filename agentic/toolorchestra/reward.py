@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from agentic.toolorchestra.config import ToolOrchestraRecipe, ToolOrchestraSection
+from agentic.toolorchestra.config import ToolOrchestraRecipe
 from core.rewards.preference import make_features, preference_rewards
 from core.rollout.method import Regrade, RolloutError
 from core.types import CALLS, Group, Task, Trajectory
@@ -25,25 +25,25 @@ def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Traje
 
     The reward of a `route` has its user's price in it already, and stays.
     """
-    config, is_route = recipe.toolorchestra, task.metadata.get("category") == "route"
     alive = [t for t in group if t.status != "failed"]
-    if config.reward == "outcome" or recipe.reward is not None or is_route or not alive:
+    if not alive or not (weights := preference_weights(recipe, task)):
         return list(group)
-    rewards = preference_rewards([trajectory_features(t) for t in alive], preference_weights(config, task))
+    rewards = preference_rewards([trajectory_features(t) for t in alive], weights)
     graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))
     return [t if t.status == "failed" else next(graded) for t in group]
 
 
-def preference_weights(config: ToolOrchestraSection, task: Task) -> Mapping[str, float]:
-    """Return the weights of the record, or else those of the recipe. Raises RolloutError (`bad_task`)."""
+def preference_weights(recipe: ToolOrchestraRecipe, task: Task) -> Mapping[str, float]:
+    """Return the weights of the record or the recipe; {} if none count. Raises RolloutError (`bad_task`)."""
+    config, where = recipe.toolorchestra, f"task {task.task_id}: pref_vec"
+    if config.reward == "outcome" or recipe.reward is not None or task.metadata.get("category") == "route":
+        return {}
     weights = task.metadata.get("pref_vec") or config.preference
     if not isinstance(weights, Mapping) or not all(map(_is_weight, weights.values())):
-        raise RolloutError(
-            "bad_task", f"task {task.task_id}: pref_vec must map features to finite weights >= 0, and is {weights!r}"
-        )
+        raise RolloutError("bad_task", f"{where} must map features to finite weights >= 0, and is {weights!r}")
     features = ("accuracy", "cost", "latency", *config.aliases, *config.tools)
-    if config.reward == "preference" and not any(map(weights.get, features)):
-        raise RolloutError("bad_task", f"task {task.task_id}: pref_vec weighs none of {', '.join(features)}")
+    if not any(map(weights.get, features)):
+        raise RolloutError("bad_task", f"{where} weighs none of {', '.join(features)}")
     return weights
 
 

@@ -51,7 +51,7 @@ class ToolOrchestra(Method):
     """Runs the method. The role `policy` is the orchestrator; experts are roles or services, as the recipe says."""
 
     def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer):
-        self.config = resolve_addresses(recipe.toolorchestra)
+        self.recipe, self.config = recipe, resolve_addresses(recipe.toolorchestra)
         self.renderer = Renderer(tokenizer, {"enable_thinking": self.config.thinking})
         make_format(self.config.format, tokenizer, Counter())  # refuses a template without calls now
         self.models = ModelPool(self.config, tokenizer)
@@ -65,7 +65,7 @@ class ToolOrchestra(Method):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run one task to its answer or its last turn. The reward is 1 if it was solved; `regrade` does the rest."""
-        preference_weights(self.config, task)  # a record with bad weights fails here with a name, and not in `regrade`
+        preference_weights(self.recipe, task)  # a record with bad weights fails here with a name, and not in `regrade`
         models = self.models.for_rollout(roles, sampling.seed)
         experts = Experts(models, task)
         orchestrator = Orchestrator(self.config, self.renderer, roles["policy"], sampling)

@@ -183,7 +183,8 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
         EvaluationError: a score lies outside of [0, 1].
     """
     every, values = flat(samples), measure_columns(samples)
-    questions = [str(task.metadata.get("question_id", task.task_id)) for task in plan.tasks]
+    known = [task.metadata.get("question_id") for task in plan.tasks]
+    questions = [task.task_id if q is None else str(q) for q, task in zip(known, plan.tasks, strict=True)]
     if "official" in values:
         values["reward"] = [sample.reward for sample in every]
     # Of a method's kinds of tasks some may have `official`, and others none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,7 +182,12 @@ def _pool(values_by_seed: Sequence[Sequence[float]], tasks: Tasks | None) -> tup
     by_task: dict[Hashable, list[float]] = {}
     for name, value in zip(names, values, strict=True):
         by_task.setdefault(name, []).append(value)
-    return math.fsum(means) / len(means), means, [math.fsum(of_task) / len(of_task) for of_task in by_task.values()]
+    mean, by_task_means = math.fsum(means) / len(means), [math.fsum(of) / len(of) for of in by_task.values()]
+    if any(len({*Counter(of_seed).values()}) > 1 for of_seed in tasks or ()):
+        # A question with more values weighs more in the mean, which is a ratio of sums; this is its linear part.
+        shares = [len(of_task) * len(by_task) / len(values) for of_task in by_task.values()]
+        by_task_means = [mean + (own - mean) * share for own, share in zip(by_task_means, shares, strict=True)]
+    return mean, means, by_task_means
 
 
 def _task_margins(scores: Sequence[float]) -> tuple[float, float]:

@@ -107,5 +107,5 @@ class Tool(BaseModel, ABC):
 
 def _describe_argument(field: Mapping[str, Any]) -> str:
     """Return the types of an argument, and its description."""
-    types = [each["type"] for each in field.get("anyOf", (field,)) if "type" in each]
-    return ": ".join(filter(None, (" or ".join(types) or "any", field.get("description"))))
+    types = " or ".join(each.get("type", "any") for each in field.get("anyOf", (field,)))
+    return ": ".join(filter(None, (types, field.get("description"))))

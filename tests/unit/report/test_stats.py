@@ -53,6 +53,13 @@ def test_a_task_counts_once_where_seeds_have_different_tasks() -> None:
     assert (lost.low, lost.high) == pytest.approx((kept.low, kept.high), abs=0.02)
 
 
+def test_a_question_with_more_tasks_weighs_more_in_the_interval_too() -> None:
+    """The mean of the questions' means is 1/6, which the mean over tasks, 0.8, is far from."""
+    scores, questions = [[1.0] * 20 + [0.0] * 5], [["long"] * 20 + list("abcde")]
+    for found in (mean_ci(scores, tasks=questions), paired_ci(scores, tasks=questions)):
+        assert found.low + 0.1 < found.mean == 0.8 < found.high - 0.1
+
+
 def test_seeds_that_agree_keep_the_width_of_their_tasks() -> None:
     perfect = mean_ci([[1.0] * 50] * 3)
     assert (perfect.low, perfect.high) == pytest.approx(wilson(150, 150))

@@ -100,6 +100,8 @@ def test_of_several_calls_the_memory_shows_the_one_that_runs():
     calls = [f'q = "{name}"\nexecution = tool.execute(query=q)' for name in ("add 1", "add 2")]
     command = official.parse_command("```python\n" + "\n".join(calls) + "\n```")
     assert command == ParsedCommand({"query": "add 2"}, "execution = tool.execute(query='add 2')")
+    long = f"execution = tool.execute(query=0x{'f' * 5000})"  # such an integer has no decimal digits
+    assert isinstance(official.parse_command(f"{long}; {long}"), ParsedCommand)
 
 
 @pytest.mark.parametrize(

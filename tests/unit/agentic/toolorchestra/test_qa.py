@@ -66,7 +66,7 @@ async def test_cost_latency_and_counts_are_recorded(tell: Tell) -> None:
 async def test_the_record_decides_model_and_price(tell: Tell, services: Services) -> None:
     record = {
         "model_mapping": {"answer-1": "cheap"},
-        "tool_pricing": {"cheap": {"input_tokens_per_million": 5, "output_tokens_per_million": 7}},
+        "tool_pricing": {"cheap": {"input_tokens_per_million": 5, "output_tokens_per_million": 7}, "answer-1": None},
     }
     story = await tell([ANSWER_1], replace(QUESTION, metadata=record))
     assert [model for model, _ in services.asked] == ["cheap"]

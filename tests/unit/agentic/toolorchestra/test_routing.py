@@ -70,7 +70,8 @@ def test_probability_of_a_choice_is_exact_for_one_token() -> None:
 
 
 async def test_prompt_shows_question_price_and_names(tell: Tell) -> None:
-    story = await tell(["weak"], route())
+    preference = {"pref_vec": {"price": 1}}  # no feature of a group, but a route weighs by its own price
+    story = await tell(["weak"], replace(route(), metadata={**route().metadata, **preference}))
     (prompt,) = story.prompts
     places = [prompt.index(part) for part in ("Who may sue?", "costs 0.3, which is very expensive", "weak or strong")]
     assert places == sorted(places)

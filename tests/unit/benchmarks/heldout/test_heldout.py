@@ -103,9 +103,9 @@ async def test_scores_measures_labels_and_failures_of_every_task(setup):
 
 
 async def test_a_result_says_which_tasks_ask_one_question_and_that_they_chose_the_checkpoint(setup):
-    tasks = [replace(task, metadata={"question_id": i // 2}) for i, task in enumerate(TASKS)]
+    tasks = [replace(task, metadata={"question_id": i // 2 if i < 4 else None}) for i, task in enumerate(TASKS)]
     trained, untrained = await setup.evaluate({"trained": "green", "untrained": "blue"}, tasks=tasks, chosen_by="dev")
-    assert trained.notes["question_ids"] == ["0", "0", "1", "1", "2", "2"]
+    assert trained.notes["question_ids"] == ["0", "0", "1", "1", "t4", "t5"]
     assert (trained.notes["departures"], untrained.notes["departures"]) == (["dev"], [])
 
 
