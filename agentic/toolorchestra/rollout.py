@@ -85,7 +85,7 @@ class ToolOrchestra(Method):
         if not self.config.tools:
             raise RolloutError("bad_task", f"task {task.task_id} is a question, and toolorchestra.tools is empty")
         qa = QaRollout(self.config, self.renderer, self.tools, experts, task)
-        if all(tool.name != "answer" for tool in qa.schemas):
+        if task.metadata.get("model_mapping") and all(tool.name != "answer" for tool in qa.schemas):
             raise RolloutError("bad_task", f"task {task.task_id}: model_mapping has no expert of tools.answer")
         await qa.run(orchestrator)
         correct, rule = await self.make_grader(models).grade(task.question, qa.answer or "", task.answers)
