@@ -28,9 +28,12 @@ PATIENCE_S = 10.0
 def list_data(recipe: Recipe) -> dict[str, str]:
     """Return the data that a job reads, by their keys: whole paths, where this is not the folder in which it runs."""
     data = {"data.train": recipe.data.train, "data.eval": recipe.data.eval if recipe.run.eval_every else None}
-    here = Path() if Path.cwd() == REPOSITORY else Path.cwd()
-    on_hub = {path for path in data.values() if path and is_hub_set(path) and not Path(path.partition(":")[0]).exists()}
-    return {key: path if path in on_hub else str(here / path) for key, path in data.items() if path}
+    return {key: _place(path) for key, path in data.items() if path}
+
+
+def _place(path: str) -> str:
+    on_hub = is_hub_set(path) and not Path(path.partition(":")[0]).exists()
+    return path if on_hub or Path.cwd() == REPOSITORY else str(Path.cwd() / path)
 
 
 def find_missing_data(recipe: Recipe) -> Iterator[str]:
