@@ -5,6 +5,9 @@ it, else with the question itself, and answers once he has read them all. What h
 and another of the question's own, in any order. So he shows how to ask and to answer, and never what the service finds,
 nor what to do when it finds nothing. Tasks are those of `tokentrue data download hotpotqa-tasks`, 2wiki or musique,
 whose `needles` name the gold paragraphs. Those with more of them than a rollout has searches are left out.
+
+Two baselines take the model before RL. `question-first` makes it search for the question itself first: a query that
+needs no learning. `no-search` makes it answer at once.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from agentic.search_r1.config import SearchR1Recipe
-from agentic.search_r1.world import ANSWER, SEARCH, MadeUpSearch, make_searcher
+from agentic.search_r1.rollout import SearchR1
+from agentic.search_r1.world import ANSWER, SEARCH, MadeUpSearch, NoSearch, make_searcher
 from core.config import RecipeError
 from core.data.tasks import read_tasks
-from core.policy.base import Roles
-from core.text.tokenizer import Tokenizer
-from core.types import Sampling, Task
+from core.policy.base import Policy, Roles
+from core.text.tokenizer import Tokenizer, encode_text
+from core.types import Completion, Sampling, Task, Trajectory
 from core.worlds import Example, World
 
 _DOCUMENT = re.compile(r"(?:^|\n\n)Document \d+:\n")
@@ -114,4 +118,31 @@ def demonstrate(rng: Random, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> It
         yield play(rng, recipe, tokenizer, rng.choice(tasks))
 
 
-WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
+class QuestionFirst(SearchR1):
+    """Makes the first turn a search for the question itself. The policy writes the others."""
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        first = encode_text(self.tokenizer, SEARCH.format(task.question))
+        return await super().rollout(task, Roles({"policy": BegunPolicy(roles["policy"], first)}), sampling)
+
+
+class BegunPolicy:
+    """A policy whose first completion is given."""
+
+    def __init__(self, policy: Policy, first: tuple[int, ...]):
+        self.policy = policy
+        self.given = [first]
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        if self.given:
+            ids = self.given.pop()
+            return Completion(ids, (0.0,) * len(ids), "stop")
+        return await self.policy.generate(prompt_ids, sampling, session)
+
+
+WORLD = World(
+    demonstrate=demonstrate,
+    in_order=True,
+    solve=solve,
+    baselines={"question-first": QuestionFirst, "no-search": NoSearch},
+)

@@ -11,10 +11,13 @@ import pytest
 
 from agentic.search_r1.hotpotqa import WORLD, find_paragraphs
 from agentic.search_r1.rollout import SPEC
+from agentic.search_r1.world import make_searcher
 from core.config import RecipeError
 from core.data import write_jsonl
 from core.data.tasks import read_tasks
-from core.types import Task
+from core.policy.base import Roles
+from core.types import Sampling, Task
+from tests.unit.agentic.search_r1.conftest import load
 
 PARAGRAPHS = {
     "Note G": "Ada (writer) wrote it.",
@@ -83,3 +86,19 @@ def test_another_format_than_that_of_the_demonstrations_is_refused(recipe: Any, 
     section = recipe.search_r1.model_copy(update={"format": "calls"})
     with pytest.raises(RecipeError, match=r"search_r1\.format"):
         next(WORLD.demonstrate(Random(0), recipe.model_copy(update={"search_r1": section}), tokenizer))  # type: ignore[misc]
+
+
+async def test_the_baselines_search_for_the_question_or_for_nothing(service: str, tokenizer: Any) -> None:
+    recipe, asked = load(service), []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return f"{'' if prompt.endswith('<answer>') else '<answer>'} London</answer>"
+
+    for name, searches in {"question-first": 1, "no-search": 0}.items():
+        method = WORLD.baselines[name](recipe, tokenizer)
+        done = await method.rollout(NAMED, Roles({"policy": make_searcher(tokenizer, answer)}), Sampling())
+        assert (done.reward, done.metrics["calls_search"], len(done.turns)) == (1.0, searches, searches + 1)
+        assert done.log["queries"] == [NAMED.question] * searches
+        assert ("<information>" in asked.pop()) == bool(searches)
+        assert not asked
