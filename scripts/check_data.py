@@ -25,7 +25,7 @@ from typing import Any, get_args
 from core.config.load import replace_keys
 from core.data import Notes, read_tasks
 from core.hub import CheckpointError, resolve
-from core.options import RecipeError, show_errors
+from core.options import RecipeError, make_command_parser, show_errors
 from core.policy.base import Policy, Roles
 from core.rollout.method import MethodSpec, RolloutError, method_spec
 from core.rollout.preview import check_templates, find_first_prompt, load_without_services
@@ -205,9 +205,7 @@ def has_weights(model: str | None) -> bool:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tokentrue data check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_command_parser("data check", __doc__)
     add = parser.add_argument
     add("data", metavar="DATA")
     add("--method", required=True, help="a name in agentic/, or a folder of your own")

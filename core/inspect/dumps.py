@@ -69,7 +69,7 @@ def is_dump(path: Path) -> bool:
 def read_dump(path: Path) -> Iterator[RecordedRollout]:
     """Yield the rollouts of a file. Raises ValueError, which names the file, for a broken one."""
     if path.suffix == ".jsonl":
-        from core.inspect.foreign import read_foreign  # here, because it needs the segments of the viewer
+        from core.inspect.export import read_foreign  # here, because it imports this module
 
         yield from read_foreign(path)
         return
