@@ -33,8 +33,7 @@ from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_v
 from core.config import RecipeError, Section
 from core.config.load import as_recipe_error, read_yaml
 from core.options import show_errors
-from core.policy.server_group import ServerCommand, keep_servers
-from core.policy.server_process import ServerError, find_free_port, start_keeper
+from core.policy.server_process import ServerCommand, ServerError, find_free_port, keep_servers, start_keeper
 from core.runs.files import hold_lock, write_text
 
 ADDRESSES = "addresses.yaml"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from core.runs.versions import collect_versions, package_version
+from core.runs.inputs import collect_versions, package_version
 
 
 @dataclass(frozen=True)

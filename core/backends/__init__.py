@@ -1,6 +1,6 @@
 """Backends that train a method on a cluster, and what all of them need. README.md shows how a job is started.
 
-The modules `slime` (with vime), `verl`, `checks`, `job`, `ray_cluster`, `records` and `rollouts` are public as a whole.
+The modules `slime` (with vime), `verl`, `checks`, `job`, `records` and `rollouts` are public as a whole.
 """
 
-__all__ = ["checks", "job", "ray_cluster", "records", "rollouts", "slime", "verl"]
+__all__ = ["checks", "job", "records", "rollouts", "slime", "verl"]

@@ -1,4 +1,4 @@
-"""Renders a job of any backend as one shell script, and starts it: the dry run prints the script.
+"""Renders a job of any backend as one shell script, and starts it on a Ray cluster: the dry run prints the script.
 
 Nothing is ever killed, and no Ray cluster is started unless asked. The same command again goes on from the newest
 checkpoint.
@@ -6,28 +6,41 @@ checkpoint.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from urllib.request import urlopen
 
 from core.backends import checks
-from core.backends.checks import REPOSITORY
-from core.backends.ray_cluster import RayCluster, quote_environment
+from core.backends.checks import PATIENCE_S, REPOSITORY
 from core.config import Recipe, RecipeError, import_functions
 from core.config.clusters import ClusterSection
 from core.data.files import DataError
 from core.data.hub_sets import locate
 from core.hub import CheckpointError, resolve
 from core.options import show_errors
+from core.policy.server_process import find_url_problem
 from core.rollout.method import find_package, method_spec
 from core.runs.inputs import hash_inputs, list_code
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.training_options import make_training_parser
+
+PORT = 6379
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_ADD_SECRETS = """
+import json, os, sys
+environment = json.loads(sys.argv[1])
+environment["env_vars"].update((name, os.environ[name]) for name in sys.argv[2:])
+print(json.dumps(environment))
+""".strip()
 
 
 class LaunchError(RuntimeError):
@@ -45,6 +58,84 @@ class JobPaths:
         self.script = self.out / "job.sh"
         self.entry = self.recipe
         """Names the file that the job's command names, by which Ray's list shows that this run trains."""
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Describes the Ray cluster of one job: nodes that are alike, of which the first is the head."""
+
+    head: str
+    dashboard_port: int
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def url(self) -> str:
+        """Return where the dashboard takes jobs. Whoever reaches it can run code, so it listens on `head` alone."""
+        return f"http://{self.head}:{self.dashboard_port}"
+
+    @property
+    def start_head(self) -> str:
+        """Return the command that starts Ray on the head node, once and by hand."""
+        return (
+            f"ray start --head --node-ip-address={self.head} --port={PORT} {self._options} "
+            f"--dashboard-host={self.head} --dashboard-port={self.dashboard_port}"
+        )
+
+    @property
+    def _options(self) -> str:
+        return f"--num-gpus={self.gpus_per_node} --disable-usage-stats"
+
+    def describe_start(self) -> list[str]:
+        """Say on which node which command is run, a line for each kind of node."""
+        lines = [f"on the head node: {self.start_head}"]
+        if self.nodes > 1:
+            join = f"ray start --address={self.head}:{PORT} {self._options}"
+            lines.append(f"on each of the {self.nodes - 1} other nodes: {join}")
+        return lines
+
+    def find_setup_problems(self, key: str, framework: str) -> Iterator[str]:
+        """Name what keeps Ray from being used at all. `key` is the recipe's section of Ray."""
+        if shutil.which("ray") is None:
+            yield f"no command `ray`. Run inside {framework}'s image, or pip install ray"
+        if self.nodes > 1 and self.head in LOOPBACK:
+            yield f"{key}.head is {self.head}, which other nodes cannot reach; --set {key}.head=ADDRESS"
+
+    def find_problem(self, key: str, framework: str) -> str | None:
+        """Say why no Ray answers, with the commands that start it by the Python of `framework`; None if one does."""
+        if error := find_url_problem(f"{self.url}/api/version", PATIENCE_S):
+            commands = "\n".join(f"    {line}" for line in self.describe_start())
+            return (
+                f"no Ray cluster answers at {self.url} ({error}). Start one, with {framework}'s Python:\n"
+                f"{commands}\n"
+                f"  or give --start-ray, which starts the head; or name a running one: --set {key}.head=HOST"
+            )
+        return None
+
+    def find_running_job(self, entry: Path) -> str | None:
+        """Name a Ray job that still trains by the file `entry`; a second one would write the same checkpoints.
+
+        Ctrl-C ends the launcher but not its job, so the lock of the run folder cannot tell.
+        """
+        with urlopen(f"{self.url}/api/jobs/", timeout=PATIENCE_S) as reply:
+            jobs = json.load(reply)
+        for job in jobs:
+            if job["status"] in ("PENDING", "RUNNING") and str(entry) in (job["entrypoint"] or ""):
+                name, address = job["submission_id"] or job["job_id"], f"--address={self.url}"
+                return (
+                    f"the Ray job {name} trains in {entry.parent} already. Watch it: ray job logs {address} --follow "
+                    f"{name}; or end it first: ray job stop {address} {name}"
+                )
+        return None
+
+
+def quote_environment(variables: Mapping[str, str], secrets: Sequence[str]) -> str:
+    """Write a job's environment as one word of a shell script, the value of `--runtime-env-json`.
+
+    The variables named in `secrets` are taken from the script's own environment, so that no file holds them.
+    """
+    word = shlex.quote(json.dumps({"env_vars": dict(variables)}))
+    return f'"$(python3 -c {shlex.quote(_ADD_SECRETS)} {word} {shlex.join(secrets)})"' if secrets else word
 
 
 @dataclass(frozen=True)

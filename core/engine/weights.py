@@ -356,7 +356,7 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
 
 def weight_files(folder: Path) -> list[Path]:
     """List the safetensors files of `folder`; a missing one raises CheckpointError."""
-    index = folder / "model.safetensors.index.json"
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
@@ -364,7 +364,6 @@ def weight_files(folder: Path) -> list[Path]:
         if strays := [name for name in weight_map.values() if not isinstance(name, str) or Path(name).name != name]:
             raise CheckpointError(f"{index}: weight_map names {strays[0]!r}, which is no file of this folder.")
         files = sorted({folder / name for name in weight_map.values()})
-        single = folder / "model.safetensors"
         if single.is_file() and single not in files:
             raise CheckpointError(
                 f"{folder}: {single.name} is none of the files of {index.name}. Delete one of the two"
@@ -373,7 +372,6 @@ def weight_files(folder: Path) -> list[Path]:
         if missing:
             raise CheckpointError(f"{missing[0]}: missing, although {index.name} lists it. Is the download complete?")
         return files
-    single = folder / "model.safetensors"
     if not single.is_file():
         raise CheckpointError(
             f"{single}: missing. Only safetensors checkpoints are read; convert .bin files with save_pretrained."

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from core.options import open_later
 
 if TYPE_CHECKING:
-    from core.environments.base import AgentEnvironment
-    from core.environments.sections import AnyEnvironment
+    from core.environments.sections import AgentEnvironment, AnyEnvironment
     from core.environments.tool_loop import AgentTool, run_tool_loop
 
 __all__ = ["AgentEnvironment", "AgentTool", "AnyEnvironment", "run_tool_loop"]

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, PrivateAttr
 
-from core.environments.base import AgentEnvironment
-from core.environments.sections import McpEntry, McpServer
+from core.environments.sections import AgentEnvironment, McpEntry, McpServer
 from core.environments.tool_loop import AgentTool, LimitReached, run_tool_loop
 from core.gateway import Endpoint, Outcome, find_program
 from core.options import RecipeError

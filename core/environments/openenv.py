@@ -21,8 +21,7 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel, FiniteFloat, TypeAdapter
 
-from core.environments.base import AgentEnvironment
-from core.environments.sections import INDEX, OpenEnvEntry, bad_task
+from core.environments.sections import INDEX, AgentEnvironment, OpenEnvEntry, bad_task
 from core.environments.tool_loop import AgentTool, LimitReached, run_tool_loop
 from core.gateway import Endpoint, Outcome
 from core.policy.server_process import ServerError, find_free_port, run_server

@@ -6,8 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
-from core.environments.base import AgentEnvironment
-from core.environments.sections import VerifiersEntry, bad_task
+from core.environments.sections import AgentEnvironment, VerifiersEntry, bad_task
 from core.gateway import Endpoint, Outcome
 from core.rollout.method import RolloutError
 from core.types import Task

@@ -12,7 +12,6 @@ __all__ = [
     "bundle",
     "drift",
     "export",
-    "foreign",
     "pytest_plugin",
     "read_dump",
     "refresh_view",

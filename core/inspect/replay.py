@@ -34,9 +34,9 @@ from core.options import make_command_parser, show_errors
 from core.rollout.method import MethodSpec, method_spec
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, jsonable
+from core.runs.inputs import collect_versions
 from core.runs.record import RecordedRollout, describe_row, read_rollouts, split_advantages
 from core.runs.run_folder import RunFolder, list_checkpoints
-from core.runs.versions import collect_versions
 from core.train import SampledBatch, checkpoint, make_trainer
 from core.types import Group, Row, Trajectory, Turn
 

@@ -1,10 +1,10 @@
-"""Runs a model server as a child process: starts it on a free port, waits for it, and stops it in every case.
+"""Runs servers as child processes: starts one on a free port, waits for it, and stops it in every case.
 
     with serve("sglang", "Qwen/Qwen2.5-7B-Instruct", log=Path("server.log"), args=["--tp", "2"]) as url: ...
 
 A keeper process stands between the server and its starter; the keeper is this file run as a script. It gives the server
 a process group and ends the whole group when its own standard input closes. That happens when `serve` is left, and also
-when the starter is killed.
+when the starter is killed. `keep_servers` keeps several running, and starts one that ends early again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 from urllib.parse import urlsplit
@@ -36,6 +38,7 @@ VLLM_ARGS = ("--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--e
 STOP_S = 15.0
 """Limits the seconds that a server may take to end by itself before it is killed."""
 TAIL_LINES = 20
+POLL_S, RESTART_S = 0.5, 2.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -168,6 +171,64 @@ def find_url_problem(url: str, limit_s: float = 10.0) -> str | None:
         return f"GET {urlsplit(url).path} gave HTTP {error.code}"
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"no answer ({type(error).__name__}: {error})"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """Says how a server is started and where it answers `/health`, `start_s` seconds later at most."""
+
+    words: Sequence[str]
+    url: str
+    start_s: float
+    environment: Mapping[str, str]
+
+
+@contextmanager
+def keep_servers(commands: Mapping[str, ServerCommand], logs: Path) -> Iterator[None]:
+    """Run a block while the servers run; it begins once all answer. They write to `logs`/NAME.log.
+
+    A server that ends early is started again with the same command. All end with the block, or with this process.
+
+    Raises:
+        ServerError: a server does not start.
+    """
+    starts: dict[Future[None], str] = {}
+    leaving = threading.Event()
+    with ThreadPoolExecutor(len(commands)) as pool:
+        try:
+            for name, command in commands.items():
+                answered: Future[None] = Future()
+                starts[answered] = name
+                pool.submit(_keep_up, name, command, logs / f"{name}.log", answered, leaving)
+            for done in as_completed(starts):
+                done.result()
+                print(f"service {starts[done]} answers at {commands[starts[done]].url}", flush=True)
+            yield
+        finally:
+            leaving.set()
+
+
+def _keep_up(name: str, command: ServerCommand, log: Path, answered: Future[None], leaving: threading.Event) -> None:
+    """Keep one server running until `leaving`. The first start settles `answered`; if it fails, there is no other."""
+    while True:
+        try:
+            with start_server(command.words, log, command.environment) as keeper:
+                wait_until_healthy(
+                    command.url, lambda: keeper.poll() is None and not leaving.is_set(), command.start_s, log
+                )
+                if answered.done():
+                    print(f"service {name} answers again", file=sys.stderr, flush=True)
+                else:
+                    answered.set_result(None)
+                while keeper.poll() is None and not leaving.wait(POLL_S):
+                    pass
+        except (ServerError, OSError) as error:
+            if not answered.done():
+                answered.set_exception(error)
+                return
+        if leaving.wait(RESTART_S):
+            return
+        print(f"service {name} has ended and is started again (see {log})", file=sys.stderr, flush=True)
 
 
 def _show_tail(log: Path) -> str:

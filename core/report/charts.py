@@ -212,8 +212,8 @@ def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
             if share:
                 parts.append(_box(left, top, room * share, color % COLORS, f"{name}: {kind} {100 * share:.0f}%"))
                 left += room * share
-    entries = (f'<span><i class="swatch c{i % COLORS}"></i>{escape(kind)}</span>' for i, kind in enumerate(kinds))
-    return f'<div class="legend">{"".join(entries)}</div>{"".join(parts)}</svg>'
+    names = legend([Series(kind, (), color % COLORS) for color, kind in enumerate(kinds)])
+    return f"{names}{''.join(parts)}</svg>"
 
 
 def _begin(width: int, rows: int, label: str) -> str:

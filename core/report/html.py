@@ -53,7 +53,6 @@ HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
 MAX_SMALL_CHARTS = 12
 MAX_ROWS = 12
 """Folds longer tables."""
-"""Names the variants whose calls are compared in pictures."""
 
 Curves = Mapping[str, Mapping[int, Sequence[Point]]]
 """Maps a metric to its (step, value) points by seed."""

@@ -4,4 +4,4 @@ It imports nothing of `core.report`, which shows a run to a reader. The modules 
 whole.
 """
 
-__all__ = ["evaluation", "files", "health", "inputs", "progress", "record", "run_folder", "trackers", "versions"]
+__all__ = ["evaluation", "files", "health", "inputs", "progress", "record", "run_folder", "trackers"]

@@ -3,15 +3,21 @@
 Each file has its size and a SHA-256. It is over all bytes, but for safetensors above WHOLE_BYTES: there it is over the
 header, which has the name, type and place of every tensor, and over the first and last PART_BYTES of every tensor. A
 training or conversion changes all parts of a tensor, and reading them takes no minute where the whole takes many.
+
+`collect_versions` says what it ran on: Python, packages, git commit, processor and GPU.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +26,7 @@ from core.options import FUNCTION, Section, find_marked, import_function
 
 WHOLE_BYTES = 256 << 20
 PART_BYTES = 4096
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 _TESTS = re.compile(r"/(tests/[^/]*|(test_|conftest)[^/]*)$")
 
@@ -110,3 +117,43 @@ def list_input_changes(before: Hashes, now: Hashes) -> list[str]:
 
     names = sorted(before.keys() | now.keys())
     return [f"{n}: {show(before, n)} before, {show(now, n)} now" for n in names if before.get(n) != now.get(n)]
+
+
+def collect_versions() -> dict[str, Any]:
+    """Collect the facts of `versions.json`; an unknown one is None."""
+    import torch  # here, because reading a finished run needs no torch
+
+    return {
+        "python": platform.python_version(),
+        **{name: package_version(name) for name in PACKAGES},
+        "git": _git_commit(),
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Return the version of a package, None when it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Return the commit, with `-dirty` when tracked files differ from it."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu_name() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

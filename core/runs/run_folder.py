@@ -48,8 +48,7 @@ from core.runs.files import (
     write_json,
     write_text,
 )
-from core.runs.inputs import CODE, Hashes, list_input_changes
-from core.runs.versions import collect_versions
+from core.runs.inputs import CODE, Hashes, collect_versions, list_input_changes
 
 logger = logging.getLogger(__name__)
 

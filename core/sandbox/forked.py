@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import marshal
@@ -24,6 +25,8 @@ _START = (
     "[exec(program, names) for program in programs[:-1]]; names['__name__'] = '__main__'; exec(programs[-1], names)"
 )
 _ANSWER_S = 60.0  # for a server to start and to fork; a busy machine takes long
+CHANNEL = 3
+"""Names the descriptor of the listener's channel in a workspace."""
 
 
 def list_python() -> list[str]:
@@ -184,6 +187,54 @@ class ForkedProcess:
         if event != awaited:
             raise OSError("the fork ended before it began")
         return int(number)
+
+
+class ForkedWorkspace:
+    """Runs the forked program of a workspace. It offers what a workspace needs of an `asyncio.subprocess.Process`."""
+
+    def __init__(self, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, life: socket.socket):
+        self.stdin = stdin
+        self.stdout = stdout
+        self.stderr = asyncio.StreamReader()
+        """Says why it could not be forked, and nothing else."""
+        self.pid = 0
+        """Holds 0 before the process has told its id, and after its end."""
+        self._ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(life, self._read, life)
+
+    def _read(self, life: socket.socket) -> None:
+        if told := life.recv(struct.calcsize(fork_server.MESSAGE)):
+            event, number = struct.unpack(fork_server.MESSAGE, told)
+            if event == fork_server.STARTED:
+                self.pid = number
+            elif event == fork_server.FAILED:
+                self.stderr.feed_data(f"a fork: {os.strerror(number)}".encode())
+            return
+        self.pid = 0
+        self.stderr.feed_eof()
+        self._ended.set()
+        asyncio.get_running_loop().remove_reader(life)
+        life.close()
+
+    async def wait(self) -> None:
+        await self._ended.wait()
+
+
+async def fork_workspace(server: ForkServer, channel: int | None) -> ForkedWorkspace:
+    """Start the program of a workspace, which may have the `channel` of a listener.
+
+    Raises:
+        OSError: the server cannot be started, or has just ended.
+    """
+    stream, its_stream = socket.socketpair()
+    with its_stream, open(os.devnull, "wb") as stderr, contextlib.ExitStack() as unused:
+        stdout, stdin = await asyncio.open_unix_connection(sock=stream)
+        unused.callback(stdin.close)
+        # No wait follows, so a cancellation finds either no process, or one that can be stopped.
+        ends = [its_stream.fileno(), its_stream.fileno(), stderr.fileno(), *([] if channel is None else [channel])]
+        life = server.fork(*ends)
+        unused.pop_all()
+    return ForkedWorkspace(stdin, stdout, life)
 
 
 def _open_pipe(passed: contextlib.ExitStack, kept: contextlib.ExitStack, write: bool) -> tuple[FileIO, FileIO]:

@@ -17,8 +17,7 @@ from core.engine import ModelConfig
 from core.engine.footprint import cache_bytes, format_bytes, parameter_bytes
 from core.engine.weights import find_device
 from core.hub import resolve
-from core.policy.server_group import ServerCommand, keep_servers
-from core.policy.server_process import ServerError, find_free_port, make_server_command
+from core.policy.server_process import ServerCommand, ServerError, find_free_port, keep_servers, make_server_command
 from core.policy.servers import VLLM
 
 HOST = "127.0.0.1"

@@ -7,22 +7,27 @@ rollout then loses a group in which the engine aborted a call: it cannot take a 
 
 Settings that contradict each other are an error at the first call. After that no hook raises for what a rollout or a
 tracker does: every rollout ends within its deadline as a Sample, a failed one under the name of its failure.
+
+`policy` is slime's default router. A role that `slime.roles` maps to a served model is that model's router, from
+`args.sglang_model_routers`. Any other role is opened by core/rollout/roles.py. A `model:` is refused: a rollout worker
+of slime has no place for one. On vime the arguments are `vllm_...`, and the routers speak vLLM's protocol.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from statistics import fmean, pstdev
 from typing import Any
 
 from core.backends.rollouts import ABORTED, NOTES, OpenOnce, summarize_notes
 from core.backends.slime import rows
 from core.backends.slime.framework import framework_of
-from core.backends.slime.roles import abort_flag, open_policies
 from core.backends.slime.samples import (
     SlimeSample,
     fan_out,
@@ -33,11 +38,15 @@ from core.backends.slime.samples import (
     read_trajectory,
 )
 from core.backends.slime.settings import has_path, read_recipe, reward_key
-from core.config import HealthSection, Recipe
+from core.config import HealthSection, Recipe, RecipeError
 from core.data.files import DataError
+from core.policy.base import Policy
+from core.policy.servers import make_server_policy
 from core.rollout.method import MethodSpec, Regrade
+from core.rollout.roles import open_roles
 from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal, regrade_group
 from core.runs.health import Health
+from core.text.tokenizer import Tokenizer
 from core.types import Group, Sampling, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -223,3 +232,47 @@ class SlimeLog:
                 logger.warning("rollout %d: %s", rollout_id, line)
         except Exception as error:
             logger.error("rollout %d: its health is not known: %r", rollout_id, error)
+
+
+@asynccontextmanager
+async def open_policies(args: Any, recipe: Recipe, tokenizer: Tokenizer) -> AsyncIterator[dict[str, Policy]]:
+    """Open all roles and close them at the end; yield role name -> Policy. No call outlives a rollout's deadline.
+
+    Raises:
+        RecipeError: slime serves no model of that name, or core.rollout.roles.open_roles raises it.
+    """
+    urls = router_urls(recipe, args)
+    elsewhere = {role: place for role, place in recipe.roles.items() if role not in urls}
+    async with AsyncExitStack() as stack:
+        opened = {
+            url: await stack.enter_async_context(make_server_policy(url, timeout_s=recipe.rollout.deadline_s))
+            for url in set(urls.values())
+        }
+        others = await stack.enter_async_context(open_roles(recipe.model_copy(update={"roles": elsewhere}), tokenizer))
+        yield {**others, **{role: opened[url] for role, url in urls.items()}}
+
+
+def router_urls(recipe: Recipe, args: Any) -> dict[str, str]:
+    """Return role -> URL of slime's router for it, as `make_server_policy` takes it."""
+    framework = framework_of(args)
+    host, port = (getattr(args, f"{framework.engine}_router_{part}") for part in ("ip", "port"))
+    routers = getattr(args, f"{framework.engine}_model_routers", None) or {}
+    urls = {"policy": framework.router(host, port)}
+    for role, model in (recipe.slime.roles if recipe.slime else {}).items():
+        if model not in routers:
+            known = ", ".join(routers) or "none"
+            raise RecipeError(
+                f"slime.roles.{role}: {framework.name} serves no model {model!r} (known: {known}); see "
+                + framework.flag("config")
+            )
+        urls[role] = framework.router(*routers[model])
+    return urls
+
+
+def abort_flag(args: Any) -> Callable[[], bool]:
+    """Return a function that tells whether slime is aborting rollouts now; without slime installed it never is."""
+    framework = framework_of(args)
+    if find_spec(framework.name) is None:
+        return lambda: False
+    state = framework.module(f"rollout.{framework.engine}_rollout").GenerateState(args)
+    return lambda: bool(state.aborted)

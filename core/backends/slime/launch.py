@@ -3,25 +3,35 @@
     tokentrue train METHOD --backend slime|vime --preset NAME --out DIR [--set key.path=value ...]
                            [--dry-run] [--start-ray]
 
-The dry run prints the script that would run and needs neither of them nor a GPU.
+The dry run prints the script that would run and needs neither of them nor a GPU. What is missing becomes a line with
+its fix.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
+from core.backends.checks import REPOSITORY
 from core.backends.job import Job, join_python_path, launch
-from core.backends.slime import checks, flags
+from core.backends.slime import flags
 from core.backends.slime.framework import FRAMEWORKS, framework_environment, framework_flags
 from core.backends.slime.settings import check_arguments
 from core.config import Recipe, RecipeError
 from core.config.clusters import ServedModel, SlimeSection
+from core.hub import CheckpointError, count_positions, is_hub_id, read_json
+from core.runs.inputs import is_of_other_weights
 
 SERVING = {
     "kv_tokens": {"sglang": "max-total-tokens", "vllm": "gpu-memory-utilization"},
@@ -91,7 +101,7 @@ def make_job(recipe: Recipe, out: Path) -> Job:
         nodes=slime.all_nodes,
         files=files,
         settings=[
-            f"source {shlex.quote(str(checks.model_file(slime)))}  # MODEL_ARGS",
+            f"source {shlex.quote(str(model_file(slime)))}  # MODEL_ARGS",
             *(f"{name}_ARGS=({shlex.join(words)})" for name, words in groups.items()),
         ],
         command=[
@@ -102,9 +112,9 @@ def make_job(recipe: Recipe, out: Path) -> Job:
         environment=environment(recipe),
         models={"model": slime.checkpoint.hf, **served},
         folders=folders,
-        find_local_problems=partial(checks.find_local_problems, recipe, slime),
+        find_local_problems=partial(find_local_problems, recipe, slime),
         served=slime.roles,
-        open_points=checks.find_open_points(slime),
+        open_points=find_open_points(slime),
         unread={
             "model.path": "slime.checkpoint.hf",
             "run.record_every": "slime.flags.--save-debug-rollout-data",
@@ -132,3 +142,102 @@ def _model_entry(name: str, model: ServedModel, update: bool) -> dict[str, Any]:
     if model.overrides:
         group["overrides"] = dict(model.overrides)
     return {"name": name, "model_path": model.path, "update_weights": update, "server_groups": [group]}
+
+
+def model_file(slime: SlimeSection) -> Path:
+    return Path(slime.source) / "scripts" / "models" / f"{slime.model}.sh"
+
+
+def find_local_problems(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
+    """Name what is missing on this machine."""
+    yield from _sources(slime)
+    yield from _checkpoints(recipe, slime)
+    yield from _model(recipe, slime)
+
+
+def find_open_points(slime: SlimeSection) -> list[str]:
+    """List what a dry run did not check."""
+    dockerfile, points = REPOSITORY / "docker" / "Dockerfile", []  # an installed tokentrue has none
+    base = dockerfile.is_file() and re.search(r"^ARG \w+=(\S+)$", dockerfile.read_text(), re.MULTILINE)
+    if not (model_file(slime).is_file() and (Path(slime.checkpoint.hf) / "config.json").is_file()):
+        points.append(f"slime.model: {slime.model} was not compared with the model's config, for one is not here")
+    if base and "@sha256:" not in base[1]:
+        points.append(f"image: {base[1]} of docker/Dockerfile has no digest; pin it with --build-arg, as the file says")
+    return points
+
+
+LONGER_CONTEXT = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"}
+"""Names the variables that let a server go beyond the positions of the model's config."""
+
+MODEL_FLAGS = {
+    "--num-layers": "num_hidden_layers",
+    "--hidden-size": "hidden_size",
+    "--ffn-hidden-size": "intermediate_size",
+    "--num-attention-heads": "num_attention_heads",
+    "--num-query-groups": "num_key_value_heads",
+    "--vocab-size": "vocab_size",
+    "--rotary-base": "rope_theta",
+    "--norm-epsilon": "rms_norm_eps",
+}
+"""Maps flags of Megatron in slime's scripts/models to keys of config.json."""
+
+
+def _model(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
+    """Compare the model's config with the file `slime.model`, and with the context that the recipe wants."""
+    path, script = Path(slime.checkpoint.hf) / "config.json", model_file(slime)
+    if not path.is_file():
+        return
+    try:
+        config = read_json(path)
+    except CheckpointError as error:
+        yield f"slime.checkpoint.hf: {error}"
+        return
+    config = {**config, **(config.get("text_config") or {})}
+    config = {**(config.get("rope_parameters") or {}), **config}
+    wanted, positions = recipe.model.max_model_len, count_positions({"max_position_embeddings": 0, **config})
+    if wanted and 0 < positions < wanted and not LONGER_CONTEXT & {*slime.env, *slime.env_from}:
+        yield f"model.max_model_len: {wanted} is above the {positions} positions of {path}; lower it"
+    if not script.is_file():
+        return
+    shell = ["bash", "-ec", 'source "$1" >&2; printf "%s\\n" "${MODEL_ARGS[@]}"', "bash", str(script)]
+    words = subprocess.run(shell, capture_output=True, text=True).stdout.splitlines()
+    # A flag of the recipe comes after those of the script, and wins.
+    given: dict[str, Any] = {**dict(pairwise(words)), **slime.flags}
+    for flag, key in MODEL_FLAGS.items():
+        with suppress(KeyError, TypeError, ValueError):  # one of the two does not say it as a number
+            if float(given[flag]) != float(config[key]):
+                yield f"slime.model: {script} has {flag} {given[flag]}, and {path} has {key} {config[key]}"
+    untie = "--untie-embeddings-and-output-weights"
+    untied = bool(slime.flags.get(untie, untie in words))
+    if words and untied == config.get("tie_word_embeddings", not untied):
+        yield f"slime.model: {script} and {path} differ in whether the head is tied to the embeddings"
+
+
+def _sources(slime: SlimeSection) -> Iterator[str]:
+    name, root, megatron, model = slime.framework, Path(slime.source), Path(slime.megatron), model_file(slime)
+    if not (root / "train.py").is_file():
+        yield f"slime.root: no {name} at {root}. Run inside {name}'s image, or name its clone: --set slime.root=PATH"
+    elif not model.is_file():
+        known = sorted(path.stem for path in model.parent.glob("*.sh"))
+        close = difflib.get_close_matches(slime.model, known, n=1, cutoff=0)
+        yield f"slime.model: no {model}; did you mean {', '.join(close)}? Known: {', '.join(known)}"
+    if not (megatron / "megatron" / "training").is_dir():
+        yield f"slime.megatron: no Megatron-LM at {megatron}. It is in {name}'s image; or --set slime.megatron=PATH"
+
+
+def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
+    hf, ref = Path(slime.checkpoint.hf), Path(slime.checkpoint.ref_load)
+    if not (hf / "config.json").is_file():
+        name = recipe.model.path if is_hub_id(recipe.model.path) else "OWNER/NAME"
+        yield f"slime.checkpoint.hf: no model at {hf}. Download it: hf download {name} --local-dir {hf}"
+    if not (ref / "latest_checkpointed_iteration.txt").is_file():
+        yield (
+            f"slime.checkpoint.ref_load: no torch_dist checkpoint at {ref}. Make it: "
+            f"tokentrue convert to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.source} "
+            f"--megatron {slime.megatron}"
+        )
+    elif is_of_other_weights(ref, hf):
+        yield f"slime.checkpoint.ref_load: {ref} was made from other weights than those of {hf}; name their own"
+    for name, model in slime.sglang.models.items():
+        if not (Path(model.path) / "config.json").is_file():
+            yield f"slime.sglang.models.{name}.path: no model at {model.path}. Download it there with `hf download`"

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from core.sandbox import SandboxUnavailable, fork_server
 from core.sandbox import inside as isolation
 from core.sandbox.backends import CLONE_NUMBERS, check_platform, explain, find_packages, list_mounts, wrap_in_bubblewrap
-from core.sandbox.forked import ForkServer, compile_programs
+from core.sandbox.forked import CHANNEL, ForkedWorkspace, ForkServer, compile_programs, fork_workspace
 from core.sandbox.seccomp import compile_filter
 from core.sandbox.workspace import inside, preloaded
 from core.sandbox.workspace.base import (
@@ -40,7 +40,6 @@ from core.sandbox.workspace.base import (
     WorkspaceUnavailable,
     receive_listener,
 )
-from core.sandbox.workspace.forked import CHANNEL, ForkedWorkspace, fork_workspace
 
 Isolation = Literal["bubblewrap", "landlock"]
 

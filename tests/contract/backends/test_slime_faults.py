@@ -143,7 +143,7 @@ def sample_type(request: pytest.FixtureRequest) -> type:
 
 @pytest.fixture(autouse=True)
 def quick_retries_and_broken_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.backends.slime.roles.make_server_policy", partial(make_server_policy, backoff_s=0.01))
+    monkeypatch.setattr("core.backends.slime.bridge.make_server_policy", partial(make_server_policy, backoff_s=0.01))
 
     def reward(answer: str | None, answers: Any) -> float:
         if "raises" in answers[-1]:

@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from core.backends.verl import settings
-from core.backends.verl.launch import make_job
-from core.backends.verl.overrides import VerlPaths, as_hydra, render
+from core.backends.verl.launch import VerlPaths, as_hydra, make_job, render
 from core.backends.verl.settings import read_recipe
 from core.config import Recipe
 from core.rollout.method import method_spec

@@ -20,8 +20,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))
 
 from core.backends.records import convert  # noqa: E402
-from core.backends.verl.launch import make_job  # noqa: E402
-from core.backends.verl.overrides import VerlPaths, as_hydra, render  # noqa: E402
+from core.backends.verl.launch import (  # noqa: E402
+    VerlPaths,
+    as_hydra,
+    make_job,
+    render,
+)
 from core.rollout.method import method_spec  # noqa: E402
 
 FSDP = "actor_rollout_ref.actor.fsdp_config"

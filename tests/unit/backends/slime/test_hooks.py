@@ -16,8 +16,7 @@ import pytest
 from core.backends import rollouts
 from core.backends.rollouts import AbortableRoles, MethodRollouts
 from core.backends.slime import bridge as bridge_module
-from core.backends.slime.bridge import SlimeBridge
-from core.backends.slime.roles import router_urls
+from core.backends.slime.bridge import SlimeBridge, router_urls
 from core.backends.slime.samples import fill_sample, read_trajectory
 from core.config import HealthSection, Recipe, RecipeError
 from core.policy.base import Roles

@@ -14,8 +14,8 @@ import yaml
 
 from agentic.memagent.rollout import SPEC
 from core.backends.slime import flags, launch
+from core.backends.slime.bridge import open_policies, router_urls
 from core.backends.slime.framework import SLIME, VIME, framework_of
-from core.backends.slime.roles import open_policies, router_urls
 from core.config import Recipe, RecipeError
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy

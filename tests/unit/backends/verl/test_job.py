@@ -16,7 +16,7 @@ import yaml
 from core.backends.checks import REPOSITORY
 from core.backends.verl import launch
 from core.backends.verl.data import read_row
-from core.backends.verl.overrides import VerlPaths, as_hydra, render
+from core.backends.verl.launch import VerlPaths, as_hydra, render
 from core.backends.verl.settings import LOOP
 from core.rollout.method import method_spec
 from scripts import train
