@@ -146,11 +146,14 @@ class GRPOLoop:
             step = last_logged = state["step"]
         self.metrics.rewind("train", last_logged)
         self.rollouts.rewind(last_logged)
-        for record in read_jsonl(self.metrics.path):
-            if record["stage"] == "train":
-                self.health.update(record)
-                if self.curriculum is not None:
-                    self.curriculum.update(record["outcomes"])
+        logged = [record for record in read_jsonl(self.metrics.path) if record["stage"] == "train"]
+        for record in logged:
+            self.health.update(record)
+            if self.curriculum is not None:
+                self.curriculum.update(record["outcomes"])
+        if len(logged) != step:
+            words = "has %d records of the %d steps that were trained: curves and report are not whole"
+            logger.warning(f"%s {words}", self.metrics.path, len(logged), step)
         return step
 
     async def run(self) -> Path:

@@ -19,7 +19,7 @@ from core.inspect import replay
 from core.policy.base import Roles
 from core.report.summary import build_summary
 from core.rollout.method import Method, RolloutError
-from core.runs.files import Record
+from core.runs.files import BrokenFileError, Record
 from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.train.loop import GRPOLoop
@@ -395,3 +395,21 @@ async def test_credit_by_turn_and_kl_are_recorded_and_replayed(
     for number in (number for step in steps for number in step.numbers):
         assert number.is_close(0.0), number
         assert number.run is not None
+
+
+async def test_a_resume_names_a_record_that_is_none_and_tells_of_steps_without_one(
+    qwen2: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = {"steps": 2, "eval_every": 0}
+    await make_loop(qwen2, tmp_path, OneCallMethod(), regrade=first_is_best, run=run).run()
+    make_loop(qwen2, tmp_path, OneCallMethod(), run=run)
+    assert not caplog.records
+    log = tmp_path / "seed-0" / "metrics.jsonl"
+    whole = log.read_text()
+    log.write_text(whole.splitlines(keepends=True)[1])
+    make_loop(qwen2, tmp_path, OneCallMethod(), run=run)
+    assert f"{log} has 1 records of the 2 steps that were trained" in caplog.text
+    for broken in ('{"step": 1}', '{"stage": "trian", "step": 1}', '{"stage": "train"'):
+        log.write_text(f"{broken}\n{whole}")
+        with pytest.raises(BrokenFileError, match=r"metrics\.jsonl.*repair or delete that line"):
+            make_loop(qwen2, tmp_path, OneCallMethod(), run=run)
