@@ -10,6 +10,7 @@ before or after the run itself.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -37,7 +38,7 @@ from core.hub import CheckpointError, resolve
 from core.options import show_errors
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
-from core.rollout.preview import check_templates
+from core.rollout.preview import check_templates, load_without_services
 from core.rollout.roles import open_roles
 from core.runs.files import BrokenFileError
 from core.runs.inputs import hash_inputs, list_code
@@ -89,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         check_baseline(recipe, options.baseline)
         if options.dry_run:
             print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), end="")
-            told = [*(f"departure: {line}" for line in recipe.list_departures()), *find_role_problems(spec, recipe)]
+            told = [*(f"departure: {line}" for line in recipe.list_departures()), *find_role_problems(spec, options)]
             for line in [*told, *describe_memory(recipe, options.memory), *describe_hours(recipe)]:
                 print(f"# {line}")
             return 0
@@ -183,16 +184,17 @@ def check_method(spec: MethodSpec, recipe: Recipe, tokenizer: Tokenizer) -> str 
         asyncio.run(method.close())
 
 
-def find_role_problems(spec: MethodSpec, recipe: Recipe) -> list[str]:
-    """Say why a run would refuse the method's roles or services, where the model is there already."""
-    try:
-        model = resolve(recipe.model.path, weights=False)
-    except (CheckpointError, OSError):
-        return []  # the plan of memory says so
-    try:
-        check_method(spec, recipe, load_tokenizer(model))
-    except (RecipeError, CheckpointError) as error:
-        return [f"a run would be refused: {line}" for line in str(error).splitlines()]
+def find_role_problems(spec: MethodSpec, options: argparse.Namespace) -> list[str]:
+    """Say why a run would refuse the method or its roles, where the model is there already. No service need run."""
+    with load_without_services(spec, options.preset, options.overrides) as recipe:
+        try:
+            model = resolve(recipe.model.path, weights=False)
+        except (CheckpointError, OSError):
+            return []  # the plan of memory says so
+        try:
+            check_method(spec, recipe, load_tokenizer(model))
+        except (RecipeError, CheckpointError) as error:
+            return [f"a run would be refused: {line}" for line in str(error).splitlines()]
     return []
 
 
