@@ -157,7 +157,7 @@ async def test_the_third_empty_step_in_a_row_stops_the_run_and_says_why(qwen2: P
     assert [record["failures"] for record in read_stage(tmp_path, "train")] == [{"no_tool": 8}] * 3
 
 
-def make_graded_loop(model: Path, out: Path, held_out: Sequence[Any], steps: int = 3) -> GRPOLoop:
+def make_graded_loop(model: Path, out: Path, held_out: Sequence[Any], steps: int = 3, keep: str = "best") -> GRPOLoop:
     """Make a loop that keeps the best of its evaluations. `held_out` has their reward after each step, by task or for
     all; those without one fail."""
 
@@ -172,7 +172,7 @@ def make_graded_loop(model: Path, out: Path, held_out: Sequence[Any], steps: int
                 raise RolloutError("no_tool", "the tool server is down")
             return replace(trajectory, reward=reward)
 
-    run = {"steps": steps, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
+    run = {"steps": steps, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": keep}
     loop = make_loop(model, out, Graded(), run=run)
     return loop
 
@@ -190,6 +190,15 @@ async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Pat
     assert sorted(path.name for path in loop.checkpoints.iterdir()) == [*saved, "step-000005"]
     assert RunFolder(tmp_path).find_trained(0, "best") == loop.checkpoints / "step-000003"
     assert (loop.checkpoints / "step-000003/model.safetensors").is_file()
+
+
+async def test_a_best_that_was_not_saved_stands_in_nobodys_way(qwen2: Path, tmp_path: Path) -> None:
+    """A run that began with keep=last goes on with keep=best: step 2 was its best, and is gone."""
+    held_out = [9.0, 0.2, 0.9, 0.1, 0.5, 0.3]
+    await make_graded_loop(qwen2, tmp_path, held_out, keep="last").run()
+    loop = make_graded_loop(qwen2, tmp_path, held_out, steps=5)
+    await loop.run()
+    assert RunFolder(tmp_path).find_trained(0, "best") == loop.checkpoints / "step-000004"
 
 
 async def test_an_evaluation_whose_rollouts_fail_is_not_the_best(qwen2: Path, tmp_path: Path) -> None:
