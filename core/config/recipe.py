@@ -237,7 +237,7 @@ class InferenceSection(Section):
     max_num_seqs: PositiveInt = 256
     """Limits the sequences that run at once."""
     max_prefill_tokens: PositiveInt = 2048
-    """Limits the prompt tokens of one step. A longer prompt is computed in parts."""
+    """Limits the prompt tokens of one step, in this process alone. A longer prompt is computed in parts."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. With None the seeds that train at the same time share the cores."""
     servers: Annotated[tuple[ServerURL, ...], EMBEDDED_ONLY] = ()
