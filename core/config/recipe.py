@@ -132,7 +132,7 @@ class AlgorithmSection(GRPOConfig):
     update_group_size: Annotated[int, Field(ge=2)] | None = None
     """Trains on so many rollouts of each group, those whose rewards differ most (PODS); the others are only sampled."""
     num_steps_per_rollout: PositiveInt = 1
-    """Counts the optimizer steps on each batch of rollouts."""
+    """Counts the optimizer steps on each batch of rollouts. The first clips nothing but with dppo: its ratios are 1."""
 
     @model_validator(mode="before")
     @classmethod
