@@ -104,8 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = import_module(COMMANDS[name].module).main(words[words_before_arguments(name) :]) or 0
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # who read the output has left, such as `head`: what is still buffered goes nowhere
+    except BrokenPipeError as error:
+        # Who read the output has left, such as `head`: what is still buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("agentic", "benchmarks", "core", "scripts"):

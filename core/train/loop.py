@@ -152,8 +152,7 @@ class GRPOLoop:
             if self.curriculum is not None:
                 self.curriculum.update(record["outcomes"])
         if len(logged) != step:
-            words = "has %d records of the %d steps that were trained: curves and report are not whole"
-            logger.warning(f"%s {words}", self.metrics.path, len(logged), step)
+            logger.warning("%s lacks the records of %d of %d steps", self.metrics.path, step - len(logged), step)
         return step
 
     async def run(self) -> Path:

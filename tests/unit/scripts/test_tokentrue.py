@@ -100,6 +100,9 @@ def test_a_reader_that_leaves_early_makes_no_traceback() -> None:
     )
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True)
+    for unbuffered in ("", "1"):
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (1, "error: [Errno 32] Broken pipe\n")
     os.close(write)
-    assert (done.returncode, done.stderr) == (1, "")
