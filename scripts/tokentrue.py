@@ -101,7 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_parser().parse_args(words)  # prints help or what is wrong with `words`, and exits
         return 2
     try:
-        return import_module(COMMANDS[name].module).main(words[words_before_arguments(name) :]) or 0
+        status: int = import_module(COMMANDS[name].module).main(words[words_before_arguments(name) :]) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError as error:
+        # Who read the output has left, such as `head`: what is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("agentic", "benchmarks", "core", "scripts"):
             raise

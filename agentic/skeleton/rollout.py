@@ -50,10 +50,11 @@ class SkeletonRollout(Method):
         chat = Conversation(roles["policy"], self.renderer, turns, [question])
         while (reply := await self.ask(chat)) in boxes and len(turns.recorded) <= self.config.max_looks:
             chat.messages.append(self.renderer.message("tool", boxes[reply]))
+        cut = reply in boxes or turns.recorded[-1].completion.finish_reason == "length"
         return Trajectory(
             task_id=task.task_id,
             turns=tuple(turns.recorded),
-            status="truncated" if reply in boxes else "completed",
+            status="truncated" if cut else "completed",
             reward=float(is_accepted(find_answer(reply), task.answers)),
             metrics={"turns": len(turns.recorded)},
             log={"answer": reply},

@@ -39,6 +39,7 @@ def test_the_policy_sees_the_box_that_it_names_and_no_other() -> None:
         (["blue", "\\boxed{ key}"], 0.0, "completed"),
         (["lamp"], 0.0, "completed"),
         (["blue", "red"], 0.0, "truncated"),
+        (["lamp, and so on without an end"], 0.0, "truncated"),
     ],
 )
 def test_a_right_answer_is_rewarded(replies: list[str], reward: float, status: str) -> None:

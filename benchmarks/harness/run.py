@@ -148,8 +148,11 @@ async def evaluate_cell(
             )
         result = make_result(cell, samples)
         log.sync()
-        if (before := folder.evaluation_path / cell.file).is_file() and EvalResult.load(before).n > result.n:
-            print(f"note: {cell}: this result of {result.n} tasks replaces one of more, whose samples stay", flush=True)
+        path, repeats = folder.evaluation_path / cell.file, cell.repeats or 1
+        before = EvalResult.load(path) if path.is_file() else result
+        if before.n > result.n or before.notes.get("repeats", 1) > repeats:
+            size = f"{result.n} tasks" + f" x {repeats} samples" * (cell.repeats is not None)
+            print(f"note: {cell}: this result of {size} replaces one of more, whose samples stay", flush=True)
         folder.save_evaluation(result)
     finally:
         log.close()

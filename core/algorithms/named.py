@@ -195,6 +195,8 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 
 GROUP_MEANS = {"dapo": "DAPO's equation 8", "cispo": "its equation 4", "memagent": "MemAgent's equation 5"}
 """Names the equations that average over the tokens of a group."""
+USERS = {"kl_loss_type": "kl_loss_coef", "max_num_gen_batches": "dynamic_sampling"}
+"""Maps a key to the one without which nothing uses it."""
 
 
 def list_departures(algorithm: BaseModel) -> list[str]:
@@ -206,6 +208,10 @@ def list_departures(algorithm: BaseModel) -> list[str]:
         for key, (value, source) in entries
         if settings[key] != value
     ]
+    for key, user in USERS.items():
+        usual = ALGORITHMS[settings["name"]].get(key, [type(algorithm).model_fields[key].default])[0]
+        if not settings[user] and settings[key] != usual:
+            listed.append(f"algorithm.{key} is {settings[key]}, and without algorithm.{user} nothing uses it")
     if settings["loss_agg"] == "token" and (equation := GROUP_MEANS.get(settings["name"])):
         listed.append(f"one mean over the tokens of a step, as in verl and slime; {equation} has one for each group")
     if size := settings["update_group_size"]:

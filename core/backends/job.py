@@ -6,6 +6,7 @@ checkpoint.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -27,9 +28,10 @@ from core.data.hub_sets import locate
 from core.hub import CheckpointError, resolve
 from core.options import show_errors
 from core.policy.server_process import find_url_problem
-from core.rollout.method import find_package, method_spec
+from core.rollout.method import check_roles, find_package, method_spec
 from core.runs.inputs import hash_inputs, list_code
 from core.runs.run_folder import RunFolder, RunFolderError
+from core.text.tokenizer import load_tokenizer
 from core.training_options import make_training_parser
 
 PORT = 6379
@@ -238,7 +240,23 @@ class Job:
 
     def _find_missing(self) -> Iterator[str]:
         yield from self.find_local_problems()
+        yield from self._find_role_problems()
         yield from self.ray.find_setup_problems(f"{self.cluster.key}.ray", self.framework)
+
+    def _find_role_problems(self) -> Iterator[str]:
+        """Name a role that the method asks and nobody plays, where the model's folder and the services are here."""
+        if not Path(self.models["model"]).is_dir():
+            return
+        try:
+            method = method_spec(self.recipe.method).build(self.recipe, load_tokenizer(self.models["model"]))
+        except Exception:  # this machine may lack what a node has
+            return
+        try:
+            check_roles(method, {*self.recipe.roles, *self.served})
+        except RecipeError as error:
+            yield str(error)
+        finally:
+            asyncio.run(method.close())
 
 
 @show_errors(CheckpointError, DataError, OSError, RecipeError, RunFolderError, LaunchError)

@@ -132,7 +132,7 @@ class AlgorithmSection(GRPOConfig):
     update_group_size: Annotated[int, Field(ge=2)] | None = None
     """Trains on so many rollouts of each group, those whose rewards differ most (PODS); the others are only sampled."""
     num_steps_per_rollout: PositiveInt = 1
-    """Counts the optimizer steps on each batch of rollouts."""
+    """Counts the optimizer steps on each batch of rollouts. The first clips nothing but with dppo: its ratios are 1."""
 
     @model_validator(mode="before")
     @classmethod
@@ -237,7 +237,7 @@ class InferenceSection(Section):
     max_num_seqs: PositiveInt = 256
     """Limits the sequences that run at once."""
     max_prefill_tokens: PositiveInt = 2048
-    """Limits the prompt tokens of one step. A longer prompt is computed in parts."""
+    """Limits the prompt tokens of one step, in this process alone. A longer prompt is computed in parts."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. With None the seeds that train at the same time share the cores."""
     servers: Annotated[tuple[ServerURL, ...], EMBEDDED_ONLY] = ()
@@ -420,7 +420,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _servers_can_sample(self) -> Recipe:
+    def _rollouts_can_be_trained_on(self) -> Recipe:
         inference = self.inference
         if inference.is_served and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
             raise ValueError("inference.servers and replicas sample for one seed at a time; set run.parallel_seeds=1")
@@ -439,10 +439,6 @@ class Recipe(Section):
                 "rollout.top_p and top_k: vLLM's log-probs are of the tokens that they leave, while rows are trained "
                 "without them; set them to 1 and -1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _old_rollouts_are_corrected(self) -> Recipe:
         if self.rollout.ahead and self.algorithm.tis is None and not self.algorithm.loss_mode.startswith("dppo"):
             raise ValueError("rollout.ahead trains on rollouts of older weights; set algorithm.tis, such as [0, 2]")
         if self.rollout.ahead and (self.algorithm.dynamic_sampling or self.data.sampler == "curriculum"):
@@ -465,11 +461,14 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _no_key_is_passed_over(self) -> Self:
+        self.fill_departures()  # a {section.key} that names no key is an error
         kept, n, optimizer = self.algorithm.update_group_size, self.rollout.group_size, self.optimizer
         if self.rollout.top_k == 0:
             raise ValueError("rollout.top_k=0 leaves no token to sample; -1 switches it off")
         if kept is not None and kept >= n:
             raise ValueError(f"algorithm.update_group_size={kept} leaves none out of rollout.group_size={n}; lower it")
+        if self.algorithm.num_steps_per_rollout > (rollouts := self.rollout.tasks_per_step * (kept or n)):
+            raise ValueError(f"algorithm.num_steps_per_rollout: a step trains on {rollouts} rollouts at most; lower it")
         if optimizer.lr_decay_steps and optimizer.lr_scheduler_type == "constant":
             raise ValueError("optimizer.lr_decay_steps has no place in lr_scheduler_type=constant; set it to null")
         steps = self.run.steps * self.algorithm.num_steps_per_rollout
@@ -497,11 +496,6 @@ class Recipe(Section):
             return f"{value:g}" if isinstance(value, float) else str(value)
 
         return [re.sub(r"\{(\w+(?:\.\w+)+)\}", read, line) for line in self.departures]
-
-    @model_validator(mode="after")
-    def _departures_have_values(self) -> Self:
-        self.fill_departures()
-        return self
 
     @model_validator(mode="after")
     def _roles_have_a_place(self) -> Recipe:

@@ -26,6 +26,10 @@ GZIP_LEVEL = 6
 """Compresses ids to two thirds of what level 1 leaves, within milliseconds a step."""
 
 
+class BrokenFileError(ValueError):
+    """Says that a file of a run cannot be read; the message names the file and the fix."""
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the content of `path` by `text` in one step; a reader never sees a part of it, even after a crash."""
     write_lines(path, [text])
@@ -81,17 +85,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. Raises ValueError naming the file, line and column when it is not JSON."""
+    """Return the value of a JSON file. Raises BrokenFileError naming the file, line and column when it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); delete it and run again to rebuild it") from None
+        raise BrokenFileError(f"{path} is not valid JSON ({error}); delete it and run again to rebuild it") from None
 
 
 def read_jsonl(path: Path) -> Iterator[Record]:
     """Yield the records of a JSON-lines file, none when it does not exist. An unfinished last line is skipped.
 
-    Raises ValueError naming file and line when a finished line is not a JSON object.
+    Raises BrokenFileError naming file and line when a finished line is not a JSON object.
     """
     if not path.exists():
         return
@@ -102,9 +106,9 @@ def read_jsonl(path: Path) -> Iterator[Record]:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}:{number} is not JSON ({error}); repair or delete that line") from None
+                raise BrokenFileError(f"{path}:{number} is not JSON ({error}); repair or delete that line") from None
             if not isinstance(record, dict):
-                raise ValueError(f"{path}:{number} must be a JSON object; repair or delete that line")
+                raise BrokenFileError(f"{path}:{number} must be a JSON object; repair or delete that line")
             yield record
 
 
@@ -130,7 +134,7 @@ def append_whole(file: FileIO, content: bytes) -> None:
 def read_batches(path: Path) -> Iterator[tuple[int, list[Record]]]:
     """Yield the records of each member of a gzip file, with the place where the member ends; none without the file.
 
-    An unfinished last member is skipped. Raises ValueError when something else is broken.
+    An unfinished last member is skipped. Raises BrokenFileError when something else is broken.
     """
     if not path.exists():
         return
@@ -150,14 +154,14 @@ def read_batches(path: Path) -> Iterator[tuple[int, list[Record]]]:
                 try:
                     parts.append(member.decompress(unread))
                 except zlib.error as error:
-                    raise ValueError(f"{path} is broken after byte {end} ({error}); cut it there") from None
+                    raise BrokenFileError(f"{path} is broken after byte {end} ({error}); cut it there") from None
                 length += len(unread) - len(member.unused_data)
                 unread = member.unused_data
             end += length
             try:
                 yield end, [json.loads(line) for line in b"".join(parts).splitlines()]
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path} is not JSON before byte {end} ({error}); delete it") from None
+                raise BrokenFileError(f"{path} is not JSON before byte {end} ({error}); delete it") from None
 
 
 def is_newest(path: Path, sources: Iterable[Path]) -> bool:

@@ -38,6 +38,7 @@ import yaml
 from core.config.load import drop_retired
 from core.runs.evaluation import EvalResult, load_evaluations
 from core.runs.files import (
+    BrokenFileError,
     JsonlLog,
     Record,
     delete_half_written,
@@ -77,10 +78,10 @@ class RunFolderError(ValueError):
 
 
 def read_steps(path: Path) -> Iterator[Record]:
-    """Yield the records of a log of steps. Raises ValueError, which names the file, for one without stage and step."""
+    """Yield the records of a log of steps. Raises BrokenFileError for one without a known stage and a step."""
     for record in read_jsonl(path):
-        if not isinstance(record.get("stage"), str) or not isinstance(record.get("step"), int):
-            raise ValueError(f"{path}: a record has no `stage` or no `step`: {str(record)[:80]}; repair or delete it")
+        if record.get("stage") not in STAGE_ORDER or not isinstance(record.get("step"), int):
+            raise BrokenFileError(f"{path}: no `stage` or no `step` in {str(record)[:80]}; repair or delete that line")
         yield record
 
 
@@ -94,6 +95,7 @@ class StepLog(JsonlLog):
     def rewind(self, stage: str, step: int) -> int:
         """Delete the records after `step` of `stage` and return their number. Earlier stages stay whole."""
         last = (STAGE_ORDER[stage], step)
+        list(read_steps(self.path))  # names a record that is none
         return self.keep(lambda record: (STAGE_ORDER[record["stage"]], record["step"]) <= last)
 
 

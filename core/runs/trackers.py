@@ -94,19 +94,22 @@ class WandbTracker:
 
 
 class TensorBoardTracker:
-    """Writes event files into `folder`."""
+    """Writes event files into `folder`. A resumed run hides what was written of the steps that it repeats."""
 
     def __init__(self, folder: Path):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._folder, self._open = str(folder), SummaryWriter
+        self._writer: SummaryWriter | None = None
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self._writer = self._writer or self._open(self._folder, purge_step=step)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class MLflowTracker:

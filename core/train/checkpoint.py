@@ -115,7 +115,10 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."
         ) from error
-    load_weights(checkpoint, model)
+    try:
+        load_weights(checkpoint, model)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} Or delete {checkpoint}; the run resumes from the one before.") from error
     return state
 
 

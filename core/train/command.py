@@ -10,6 +10,7 @@ before or after the run itself.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -37,13 +38,14 @@ from core.hub import CheckpointError, resolve
 from core.options import show_errors
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
-from core.rollout.preview import check_templates
+from core.rollout.preview import check_templates, load_without_services
 from core.rollout.roles import open_roles
+from core.runs.files import BrokenFileError
 from core.runs.inputs import hash_inputs, list_code
 from core.runs.progress import ProgressBoard, ProgressLine, Show
 from core.runs.run_folder import SERVERS, RunFolder, RunFolderError, list_checkpoints
 from core.runs.trackers import TrackerError, open_trackers, require_package
-from core.text.tokenizer import check_vocabulary, load_tokenizer
+from core.text.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from core.train.loop import GRPOLoop
 from core.train.memory import check_fit, describe_memory, settle_dtype
 from core.train.optimizer import require_package as require_optimizer
@@ -75,7 +77,9 @@ LARGE_MODEL_BYTES = 100_000_000
 """Separates models whose trainings have processes of their own by the size of their weights."""
 
 
-@show_errors(OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError)
+@show_errors(
+    BrokenFileError, OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError
+)
 @flush_subnormals()  # before anything starts PyTorch's threads
 def main(arguments: list[str] | None = None) -> int:
     options = make_training_parser("embedded").parse_args(arguments)
@@ -83,15 +87,15 @@ def main(arguments: list[str] | None = None) -> int:
         spec = method_spec(options.method)
         recipe = spec.load(options.preset, options.overrides)
         import_functions(recipe)
+        check_baseline(recipe, options.baseline)
         if options.dry_run:
             print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), end="")
-            departures = [f"departure: {line}" for line in recipe.list_departures()]
-            for line in [*departures, *describe_memory(recipe, options.memory), *describe_hours(recipe)]:
+            told = [*(f"departure: {line}" for line in recipe.list_departures()), *find_role_problems(spec, options)]
+            for line in [*told, *describe_memory(recipe, options.memory), *describe_hours(recipe)]:
                 print(f"# {line}")
             return 0
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
         sandbox = check_inputs(spec, recipe)
-        check_baseline(recipe, options.baseline)
         recipe = settle_dtype(recipe, None if options.fresh else out)
         check_fit(recipe, options.memory)
         share_gpus(recipe)  # replicas without GPUs are refused before there is a folder
@@ -148,9 +152,6 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
         require_compiler(weights.find_device(recipe.model.device))
     for tracker in recipe.run.trackers:
         require_package(tracker)
-    for role, place in recipe.roles.items():
-        if place.startswith("python:"):
-            import_function(f"roles.{role}", place.removeprefix("python:"))
     for path in filter(None, (recipe.inference.server_key_file, *recipe.role_key_files.values())):
         if not Path(path).is_file():
             raise RecipeError(f"{path}: is no file; write the API key of the server into it")
@@ -159,15 +160,42 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
     check_vocabulary(model, tokenizer)
     for path in dict.fromkeys(filter(None, (recipe.data.train, recipe.data.eval))):
         check_templates(path, read_tasks(path, tell=True, **spec.reading_options(recipe)), tokenizer)
+    return check_method(spec, recipe, tokenizer)
+
+
+def check_method(spec: MethodSpec, recipe: Recipe, tokenizer: Tokenizer) -> str | None:
+    """Check the roles of the method, and return its `sandbox`. A role that it never asks is noted.
+
+    Raises:
+        RecipeError: a role or a service is missing, or a role would be trained and is never asked.
+    """
+    for role, place in recipe.roles.items():
+        if place.startswith("python:"):
+            import_function(f"roles.{role}", place.removeprefix("python:"))
     method = spec.build(recipe, tokenizer)
     try:
         check_roles(method, recipe.roles)
-        for role in recipe.trained_roles:
-            if role not in method.needs:
+        for role in (role for role in recipe.roles if role not in method.needs):
+            if role in recipe.trained_roles:
                 raise RecipeError(f"roles.{role} is trained, and the method never asks it; leave it out")
+            print(f"note: roles.{role} is set, and the method never asks it", file=sys.stderr)
         return method.sandbox
     finally:
         asyncio.run(method.close())
+
+
+def find_role_problems(spec: MethodSpec, options: argparse.Namespace) -> list[str]:
+    """Say why a run would refuse the method or its roles, where the model is there already. No service need run."""
+    with load_without_services(spec, options.preset, options.overrides) as recipe:
+        try:
+            model = resolve(recipe.model.path, weights=False)
+        except (CheckpointError, OSError):
+            return []  # the plan of memory says so
+        try:
+            check_method(spec, recipe, load_tokenizer(model))
+        except Exception as error:  # a user's method fails in its own ways
+            return [f"a run would be refused: {line}" for line in str(error).splitlines()]
+    return []
 
 
 def check_steps(recipe: Recipe, folder: RunFolder) -> None:

@@ -34,7 +34,7 @@ from core.runs.files import Record, read_jsonl
 from core.runs.health import Health, average_metrics, describe_lengths, describe_sign, measure_health
 from core.runs.progress import Progress, Show, show_rollout
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
-from core.runs.run_folder import RunFolder
+from core.runs.run_folder import RunFolder, list_checkpoints
 from core.runs.trackers import Trackers
 from core.seeds import derive_seed
 from core.text.tokenizer import Tokenizer, token_bytes
@@ -146,11 +146,13 @@ class GRPOLoop:
             step = last_logged = state["step"]
         self.metrics.rewind("train", last_logged)
         self.rollouts.rewind(last_logged)
-        for record in read_jsonl(self.metrics.path):
-            if record["stage"] == "train":
-                self.health.update(record)
-                if self.curriculum is not None:
-                    self.curriculum.update(record["outcomes"])
+        logged = [record for record in read_jsonl(self.metrics.path) if record["stage"] == "train"]
+        for record in logged:
+            self.health.update(record)
+            if self.curriculum is not None:
+                self.curriculum.update(record["outcomes"])
+        if len(logged) != step:
+            logger.warning("%s lacks the records of %d of %d steps", self.metrics.path, step - len(logged), step)
         return step
 
     async def run(self) -> Path:
@@ -336,8 +338,8 @@ class GRPOLoop:
     async def _evaluate(self) -> bool:
         """Log the mean reward on the held-out tasks, one rollout each; a failed one counts as the worst, at most as 0.
 
-        The other metrics are means over the valid rollouts. Returns whether no evaluation since the first step had a
-        higher reward. One without a valid rollout has none.
+        The other metrics are means over the valid rollouts. Returns whether no checkpoint was evaluated with a higher
+        reward. An evaluation without a valid rollout has none.
         """
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]
@@ -363,7 +365,9 @@ class GRPOLoop:
             pairs = enumerate(zip(tasks, groups, strict=True))
             self.rollouts.append([record_rollout("eval", self.step, i, task, group[0]) for i, (task, group) in pairs])
         logged = read_jsonl(self.metrics.path)
-        earlier = [r["reward"] for r in logged if r["stage"] == "eval" and 0 < r["step"] < self.step and "reward" in r]
+        # A run that began with `keep: last` has not saved its best.
+        saved = {int(path.name[5:]) for path in list_checkpoints(self.checkpoints)} - {self.step}
+        earlier = [r["reward"] for r in logged if r["stage"] == "eval" and r["step"] in saved and "reward" in r]
         return "reward" in record and record["reward"] >= max(earlier, default=-math.inf)
 
     def _save(self) -> None:

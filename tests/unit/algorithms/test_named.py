@@ -136,3 +136,18 @@ def test_a_run_from_before_a_rule_resumes_without_it() -> None:
     for key in ("overlong_buffer_len", "max_response_length", "overlong_filter"):
         del dumped["algorithm"][key]
     assert Recipe.complete(dumped) == old.dump()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "user"), [("kl_loss_type", "k2", "kl_loss_coef"), ("max_num_gen_batches", 9, "dynamic_sampling")]
+)
+def test_a_key_that_nothing_uses_is_told(key: str, value: Any, user: str) -> None:
+    name = {"name": "dr_grpo"}
+    told = f"algorithm.{key} is {value}, and without algorithm.{user} nothing uses it"
+    assert told in list_departures(AlgorithmSection(**name, **{key: value}))
+    assert told not in list_departures(
+        AlgorithmSection(**name, **{key: value, user: True if user == "dynamic_sampling" else 0.1})
+    )
+    assert not [
+        line for line in list_departures(AlgorithmSection(name="grpo", kl_loss_coef=0)) if "nothing uses" in line
+    ]

@@ -422,3 +422,14 @@ def test_edited_code_of_a_reward_is_another_condition(
     assert describe_changes(before, conditions("--accept-changes")) == ""
     older = {name: value for name, value in before.items() if not name.startswith("settings.code")}
     assert describe_changes(older, before) == "", "a result of an earlier version does not tell its code"
+
+
+async def test_a_result_of_fewer_samples_says_that_it_replaces_one_of_more(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for repeats, tasks in ((3, TASKS), (3, TASKS), (4, TASKS)):
+        await run(folder, replace(CELL, repeats=repeats), tasks=tasks)
+        assert "note" not in capsys.readouterr().out
+    for repeats, tasks, size in ((2, TASKS, "5 tasks x 2 samples"), (2, TASKS[:3], "3 tasks x 2 samples")):
+        await run(folder, replace(CELL, repeats=repeats), tasks=tasks)
+        assert f"this result of {size} replaces one of more, whose samples stay" in capsys.readouterr().out

@@ -371,3 +371,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str | None, said: str) -> 
         path.write_text(text)
     with pytest.raises(RecipeError, match=said):
         read_addresses("m.addresses", str(path))("{retrieval}/retrieve")
+
+
+def test_a_step_takes_no_more_optimizer_steps_than_it_has_rollouts():
+    group = {"tasks_per_step": 2, "group_size": 4}
+    for kept, most in ((None, 8), (3, 6)):
+        own = {"name": "grpo", "update_group_size": kept}
+        make_recipe(Recipe, rollout=group, algorithm={**own, "num_steps_per_rollout": most})
+        with pytest.raises(ValueError, match=f"num_steps_per_rollout: a step trains on {most} rollouts at most"):
+            make_recipe(Recipe, rollout=group, algorithm={**own, "num_steps_per_rollout": most + 1})

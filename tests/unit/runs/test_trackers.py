@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from core.config import Recipe
 from core.runs.progress import Progress, ProgressBoard, show_rollout
-from core.runs.trackers import Trackers, open_trackers
+from core.runs.trackers import TensorBoardTracker, Trackers, open_trackers
 from core.types import Completion, Trajectory, Turn
 from tests import kit
 
@@ -101,3 +102,15 @@ def test_the_first_rollout_is_shown_with_its_special_tokens_and_nothing_that_a_t
     ]
     assert shown[4] == f"  turn 2, reply: {'x' * 200} [...] {'x' * 200}"
     assert shown[5:] == ["  and 2 turns more"]
+
+
+def test_a_resumed_run_has_each_step_once_in_tensorboard(tmp_path: Path) -> None:
+    """Whoever resumes at step 2 logs steps 2 and 3 again; one that has nothing to log writes no file."""
+    for steps in (range(4), range(2, 6), range(0)):
+        tracker = TensorBoardTracker(tmp_path)
+        for step in steps:
+            tracker.log(step, {"train/loss": float(len(steps) + step)})
+        tracker.close()
+    read = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in read.Scalars("train/loss")] == list(range(6))
+    assert len(list(tmp_path.iterdir())) == 2

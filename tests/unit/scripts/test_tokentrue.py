@@ -90,3 +90,19 @@ def test_training_resolves_preset_and_folder_and_then_reports(
     whole = [*words.split(), *added.split()]
     assert calls[0][1] == whole
     assert [out for _, out in calls[1:]] == [Path(whole[-1])] * (len(called) - 1)
+
+
+def test_a_reader_that_leaves_early_makes_no_traceback() -> None:
+    code = (
+        "import sys\nfrom types import SimpleNamespace\nfrom scripts import tokentrue\n"
+        "tokentrue.import_module = lambda name: SimpleNamespace(main=lambda words: print(*words))\n"
+        "sys.exit(tokentrue.main(['report', 'x' * 9]))"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    for unbuffered in ("", "1"):
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (1, "error: [Errno 32] Broken pipe\n")
+    os.close(write)

@@ -107,4 +107,5 @@ def test_a_corrupt_checkpoint_is_named_and_the_model_stays(qwen2, other_qwen2, t
     with pytest.raises(CheckpointError, match=name) as caught:
         checkpoint.load(path, model)
     assert str(path) in str(caught.value)
+    assert f"elete {path}; the run resumes from the one before" in str(caught.value)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from agentic.memagent.rollout import MemAgent
 from core.engine import weights
 from core.rollout.method import method_spec
 from core.runs.progress import ProgressLine
@@ -276,3 +277,34 @@ def test_a_dry_run_prints_the_departures_and_refuses_a_context_as_the_run_does(
             small = ("inference.kv_tokens=32", *serving)
             assert run(tmp_path / "run", model, data, *settings[:2], *small, more=more) == 1
             assert f"inference.kv_tokens 32 is less than the context of {positions}" in capsys.readouterr().err
+
+
+def test_a_dry_run_tells_what_would_refuse_the_run(
+    tmp_path: Path, model: Path, data: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dry(*settings: str) -> tuple[int, str]:
+        status = run(tmp_path / "run", model, data, *settings, more=["--dry-run"])
+        return status, "".join(capsys.readouterr())
+
+    assert "would be refused" not in dry()[1]
+    assert "# a run would be refused: roles.helper: 'no.module.f'" in dry("roles.helper=python:no.module.f")[1]
+    assert dry("rollout.group_size=1")[0] == 1
+    monkeypatch.setattr(MemAgent, "needs", ("reader",))
+    assert "# a run would be refused: roles.reader is missing, and the method asks it" in dry()[1]
+    monkeypatch.setattr(MemAgent, "needs", ("helper",))
+    assert "never asks" not in dry("roles.helper=http://127.0.0.1:9")[1]
+
+
+def test_a_role_that_nobody_asks_is_noted(no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys):
+    assert run(tmp_path / "run", model, data, "roles.helper=http://127.0.0.1:9") == 0
+    assert "note: roles.helper is set, and the method never asks it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["versions.json", "inputs.json"])
+def test_a_resume_names_a_file_of_the_run_that_is_broken(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys, name: str
+) -> None:
+    assert run(tmp_path / "run", model, data) == 0
+    (tmp_path / "run" / name).write_text("{")
+    assert run(tmp_path / "run", model, data) == 1
+    assert f"{name} is not valid JSON" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from core.inspect import replay
 from core.policy.base import Roles
 from core.report.summary import build_summary
 from core.rollout.method import Method, RolloutError
-from core.runs.files import Record
+from core.runs.files import BrokenFileError, Record
 from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.train.loop import GRPOLoop
@@ -157,7 +157,7 @@ async def test_the_third_empty_step_in_a_row_stops_the_run_and_says_why(qwen2: P
     assert [record["failures"] for record in read_stage(tmp_path, "train")] == [{"no_tool": 8}] * 3
 
 
-def make_graded_loop(model: Path, out: Path, held_out: Sequence[Any], steps: int = 3) -> GRPOLoop:
+def make_graded_loop(model: Path, out: Path, held_out: Sequence[Any], steps: int = 3, keep: str = "best") -> GRPOLoop:
     """Make a loop that keeps the best of its evaluations. `held_out` has their reward after each step, by task or for
     all; those without one fail."""
 
@@ -172,7 +172,7 @@ def make_graded_loop(model: Path, out: Path, held_out: Sequence[Any], steps: int
                 raise RolloutError("no_tool", "the tool server is down")
             return replace(trajectory, reward=reward)
 
-    run = {"steps": steps, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
+    run = {"steps": steps, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": keep}
     loop = make_loop(model, out, Graded(), run=run)
     return loop
 
@@ -190,6 +190,15 @@ async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Pat
     assert sorted(path.name for path in loop.checkpoints.iterdir()) == [*saved, "step-000005"]
     assert RunFolder(tmp_path).find_trained(0, "best") == loop.checkpoints / "step-000003"
     assert (loop.checkpoints / "step-000003/model.safetensors").is_file()
+
+
+async def test_a_best_that_was_not_saved_stands_in_nobodys_way(qwen2: Path, tmp_path: Path) -> None:
+    """A run that began with keep=last goes on with keep=best: step 2 was its best, and is gone."""
+    held_out = [9.0, 0.2, 0.9, 0.1, 0.5, 0.3]
+    await make_graded_loop(qwen2, tmp_path, held_out, keep="last").run()
+    loop = make_graded_loop(qwen2, tmp_path, held_out, steps=5)
+    await loop.run()
+    assert RunFolder(tmp_path).find_trained(0, "best") == loop.checkpoints / "step-000004"
 
 
 async def test_an_evaluation_whose_rollouts_fail_is_not_the_best(qwen2: Path, tmp_path: Path) -> None:
@@ -395,3 +404,21 @@ async def test_credit_by_turn_and_kl_are_recorded_and_replayed(
     for number in (number for step in steps for number in step.numbers):
         assert number.is_close(0.0), number
         assert number.run is not None
+
+
+async def test_a_resume_names_a_record_that_is_none_and_tells_of_steps_without_one(
+    qwen2: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = {"steps": 2, "eval_every": 0}
+    await make_loop(qwen2, tmp_path, OneCallMethod(), regrade=first_is_best, run=run).run()
+    make_loop(qwen2, tmp_path, OneCallMethod(), run=run)
+    assert not caplog.records
+    log = tmp_path / "seed-0" / "metrics.jsonl"
+    whole = log.read_text()
+    log.write_text(whole.splitlines(keepends=True)[1])
+    make_loop(qwen2, tmp_path, OneCallMethod(), run=run)
+    assert f"{log} lacks the records of 1 of 2 steps" in caplog.text
+    for broken in ('{"step": 1}', '{"stage": "trian", "step": 1}', '{"stage": "train"'):
+        log.write_text(f"{broken}\n{whole}")
+        with pytest.raises(BrokenFileError, match=r"metrics\.jsonl.*repair or delete that line"):
+            make_loop(qwen2, tmp_path, OneCallMethod(), run=run)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentic.memagent.rollout import SPEC
+from agentic.memagent.rollout import SPEC, MemAgent
 from core.backends.checks import REPOSITORY
 from core.backends.records import convert
 from core.backends.slime import flags, launch
@@ -189,6 +190,20 @@ def test_a_dry_run_prints_what_would_run_and_writes_nothing(cluster: Cluster, ca
     assert not re.search("pkill|killall", printed)
     assert launch.main(cluster.arguments()) == 0
     assert (cluster.out / "job.sh").read_text() == printed
+
+
+def test_a_role_that_nobody_plays_is_told(cluster: Cluster, model: Path, capsys, monkeypatch) -> None:
+    """Otherwise the nodes find out, when the cluster has loaded everything."""
+    shutil.copytree(model, cluster.folder / "hf", dirs_exist_ok=True)
+    assert launch.main(cluster.arguments("--dry-run")) == 0
+    assert "roles." not in capsys.readouterr().err
+    monkeypatch.setattr(MemAgent, "needs", ("reader",))
+    assert launch.main(cluster.arguments("--dry-run")) == 0
+    assert "fill in: roles.reader is missing, and the method asks it" in capsys.readouterr().err
+    assert launch.main(cluster.arguments()) == 1
+    assert "- roles.reader is missing" in capsys.readouterr().err
+    assert launch.main(cluster.arguments(**{"roles.reader": "http://127.0.0.1:9"})) == 1
+    assert "roles.reader is missing" not in capsys.readouterr().err
 
 
 def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
