@@ -19,10 +19,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
-from agentic.compaction.config import PRESETS, CompactionRecipe
-from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
+from pydantic import PositiveInt
+
+from core.config import Recipe, Section
 from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, holds_answer, is_accepted
 from core.rollout.conversation import Conversation
@@ -32,6 +34,31 @@ from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import split_thoughts
 from core.types import Sampling, Task, Trajectory, Turn
+
+# The texts are short, so that a small context still holds several pages.
+INSTRUCTIONS = "\nSay next to read a page, or answer in \\boxed{}."
+"""Follows the question in the first message, which every compaction keeps."""
+REQUEST = "Sum up: the pages will be gone."
+"""Asks for a summary."""
+HEADING = "Summary:"
+"""Begins the message that holds the summary in the next segment."""
+NEXT = "next"
+"""Calls the tool: the reply to it is the next page."""
+END = "No more pages."
+"""Replies to a call after the last page."""
+
+
+class CompactionSection(Section):
+    context_tokens: PositiveInt
+    """Limits prompt plus completion of every call. A conversation that would outgrow it is compacted."""
+    max_action_tokens: PositiveInt = 256
+    max_summary_tokens: PositiveInt = 1024
+    train_summary: bool = True
+    """Trains the summaries, beside the actions and the answer, which always are."""
+
+
+class CompactionRecipe(Recipe):
+    compaction: CompactionSection
 
 
 class CompactingReader(Method):
@@ -130,5 +157,6 @@ def make_trajectory(task: Task, turns: list[Turn], reply: str) -> Trajectory:
     )
 
 
+PRESETS = Path(__file__).parent / "presets"
 SPEC = MethodSpec("compaction", CompactionRecipe, PRESETS, CompactingReader, needs_context=True)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -22,9 +22,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 
-from agentic.compaction.config import CompactionRecipe
-from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
-from agentic.compaction.rollout import CompactingReader
+from agentic.compaction.rollout import END, HEADING, INSTRUCTIONS, NEXT, REQUEST, CompactingReader, CompactionRecipe
 from core.policy.base import Roles
 from core.rollout.conversation import Conversation
 from core.text.tokenizer import Tokenizer, encode_text

@@ -27,7 +27,7 @@ class ReToolSection(Section):
     max_turns: PositiveInt = 16
     """Limits the replies of a rollout; all but the last may end in a program."""
     explain_tags: bool = True
-    """Puts the instructions of prompts.py behind the question. A policy that was trained on the format needs none."""
+    """Puts the instructions of formats.py behind the question. A policy that was trained on the format needs none."""
     sandbox: SandboxLimits = SandboxLimits(timeout_s=30.0, keep_bytes=4096)
     """Limits a program. `keep_bytes` says how much of its output the policy reads: half the head, half the tail."""
     backend: Literal["auto"] | Backend = "auto"

@@ -1,5 +1,7 @@
 """Finds the programs in a reply, and shows what they printed, in the form that `retool.format` names.
 
+The texts that tell the policy of it are ours; the tags are the paper's.
+
 | | a program | what it printed |
 |---|---|---|
 | `tags` (the paper) | between <code> and </code>, where a turn stops | <interpreter>, in the same message |
@@ -13,23 +15,24 @@ import re
 from collections.abc import Mapping, Sequence
 
 from agentic.retool.config import Format
-from agentic.retool.prompts import (
-    CALL_INSTRUCTIONS,
-    CODE,
-    CODE_END,
-    FENCE_INSTRUCTIONS,
-    INSTRUCTIONS,
-    INTERPRETER,
-    TOOL,
-)
 from core.rollout.calls import TemplateCalls, TurnFormat
 from core.text.programs import OUTPUT, PYTHON, can_parse, extract_program, find_last_fence
 from core.text.tokenizer import Ids
-from core.text.tool_calls import CallError
+from core.text.tool_calls import CallError, make_schema
+
+CODE, CODE_END = "<code>", "</code>"
+"""Enclose a program that the policy writes; its turn stops at the second."""
+INTERPRETER = "\n<interpreter>\n{output}\n</interpreter>\n"
+"""Follows a program and shows what it printed, or how it failed."""
 
 
 class TaggedPrograms(TurnFormat):
-    instructions = INSTRUCTIONS
+    instructions = (
+        "\n\nThink step by step. At any point you may compute with Python: write a whole program between <code> and "
+        "</code>, and print what you want to know. It is run at once, and its output follows between <interpreter> and "
+        "</interpreter>. No program knows the variables of another. Write your final answer as \\boxed{answer}."
+    )
+    """Follows the question, unless the policy knows the format already."""
     stop = (CODE_END,)
 
     def find_programs(self, prompt: Ids, reply: Ids) -> Sequence[str | CallError]:
@@ -43,7 +46,11 @@ class TaggedPrograms(TurnFormat):
 
 
 class FencedPrograms(TurnFormat):
-    instructions = FENCE_INSTRUCTIONS
+    instructions = (
+        "\n\nThink step by step. Compute with Python: write a whole program in a ```python block, and print what you "
+        "want to know. It is run at once, and its output follows in an ```output block. No program knows the variables "
+        "of another. Write your final answer as \\boxed{answer}."
+    )
     stop = (OUTPUT,)
 
     def find_programs(self, prompt: Ids, reply: Ids) -> Sequence[str | CallError]:
@@ -61,9 +68,18 @@ class FencedPrograms(TurnFormat):
 
 
 class CalledPrograms(TemplateCalls):
-    instructions = CALL_INSTRUCTIONS
+    instructions = (
+        "\n\nThink step by step. At any point you may compute with the tool python. Write your final answer as "
+        "\\boxed{answer}."
+    )
     key = "retool.format"
-    schemas = (TOOL,)
+    schemas = (
+        make_schema(
+            "python",
+            "Runs a whole Python program and shows what it prints. No program knows the variables of another.",
+            {"code": "string"},
+        ),
+    )
 
     def find_programs(self, prompt: Ids, reply: Ids) -> Sequence[str | CallError]:
         read = self.read_calls(prompt, reply)

@@ -26,7 +26,7 @@ from functools import partial
 from random import Random
 
 from agentic.retool.config import ReToolRecipe
-from agentic.retool.prompts import CODE, CODE_END, INTERPRETER
+from agentic.retool.formats import CODE, CODE_END, INTERPRETER
 from agentic.retool.rollout import ReTool
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy

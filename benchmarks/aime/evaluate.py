@@ -34,10 +34,12 @@ from benchmarks.harness.command import (
     create_folder,
     fill_defaults,
     lack_untrained,
+    make_evaluator_parser,
+    positive,
     sampling_fields,
+    seed,
 )
 from benchmarks.harness.models import EvalModels
-from benchmarks.harness.options import make_evaluator_parser, positive, seed
 from benchmarks.harness.plan import EvalCell, drop_ports, tell_all_taken
 from benchmarks.harness.published import Protocol, Settings, compare_cells
 from benchmarks.harness.run import evaluate_cell, open_agent, open_method

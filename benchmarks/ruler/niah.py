@@ -1,21 +1,28 @@
 """Hides needles in a haystack (RULER, arXiv 2404.06654, section 3.1): all eight variants are parameters of `Niah`.
 
+`VariableTracking` hides a chain of assignments (section 3.2), as in MemAgent's data without RULER's worked example.
+
 Departures from RULER: keys of one sample differ from each other and from every distractor; values differ; depths are
 uniform unless `placement` is `official`; samples are independent of each other.
 """
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from benchmarks.ruler.haystack import RULER_NOISE, Depths, Essay, Placement, noise_lines, weave
 from benchmarks.ruler.sample import Draft, Metric, Needle, SampleKey, Sized
-from benchmarks.ruler.templates import NIAH, NIAH_BARE, Template
+from benchmarks.ruler.templates import NIAH, NIAH_BARE, VT, Template
 from benchmarks.ruler.words import Kind, draw_distinct, drawer
 
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
+HOPS = 4
+"""Counts the copies of the first variable, as in RULER's setting: one chain of five variables."""
 
 
 @dataclass(frozen=True)
@@ -115,3 +122,40 @@ class Niah:
         draw_key, draw_value = drawer(self.key_type, self.key_words), drawer(self.value_type, self.value_words)
         while True:
             yield self._sentence(draw_distinct(draw_key, 1, rng, avoid=keys)[0], draw_value(rng))
+
+
+@dataclass(frozen=True)
+class VariableTracking:
+    """Hides one chain of copies; the question asks for every variable of it."""
+
+    name: str = "vt"
+    placement: Placement = "uniform"
+    noise: tuple[str, ...] = RULER_NOISE
+
+    metric: Metric = "string_match_all"
+    new_tokens: int = VT.new_tokens
+
+    def draw(self, key: SampleKey) -> Sized:
+        rng = key.rng("chains")
+        chain = draw_distinct(_variable, HOPS + 1, rng)
+        number = str(rng.randrange(10_000, 99_999))
+        depths = Depths(len(chain), self.placement, key.rng("depths/0"), lines=True)
+        facts = [(chain[0], number), *((copy, f"VAR {source} ") for source, copy in pairwise(chain))]
+
+        def build(units: int) -> Draft:
+            slots = sorted(depths.slots(units))
+            inserts = [
+                (slot, f"VAR {variable} = {value}") for slot, (variable, value) in zip(slots, facts, strict=True)
+            ]
+            context, starts = weave(noise_lines(self.noise, units), inserts, "\n")
+            needles = tuple(
+                Needle(variable, value.strip(), queried=True, start=start)
+                for (variable, value), start in zip(facts, starts, strict=True)
+            )
+            return VT.fill(context, tuple(chain), needles, query=number, count=len(chain))
+
+        return Sized(build, smallest=len(chain))
+
+
+def _variable(rng: random.Random) -> str:
+    return "".join(rng.choices(string.ascii_uppercase, k=5))

@@ -12,10 +12,9 @@ from pydantic import FilePath
 from benchmarks.ruler.counts import CommonWords, FrequentWords
 from benchmarks.ruler.haystack import Essay
 from benchmarks.ruler.hqa import hqa, squad_qa
-from benchmarks.ruler.niah import Niah
+from benchmarks.ruler.niah import Niah, VariableTracking
 from benchmarks.ruler.sample import TaskFamily
 from benchmarks.ruler.templates import HQA, QA
-from benchmarks.ruler.vt import VariableTracking
 from benchmarks.ruler.words import read_lines, read_words
 from core.options import argparse_type
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from agentic.compaction.prompts import NEXT, REQUEST
-from agentic.compaction.rollout import SPEC
+from agentic.compaction.rollout import NEXT, REQUEST, SPEC
 from core.types import Task
 from tests.contract.backends.case import REFUSED, Case, load_tiny, refuse_some
 from tests.contract.backends.serving import SLOW

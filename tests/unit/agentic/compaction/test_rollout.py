@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, REQUEST
-from agentic.compaction.rollout import SPEC, CompactingReader, split_pages
+from agentic.compaction.rollout import END, HEADING, INSTRUCTIONS, REQUEST, SPEC, CompactingReader, split_pages
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy

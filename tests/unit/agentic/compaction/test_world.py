@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentic.compaction.prompts import INSTRUCTIONS, REQUEST
-from agentic.compaction.rollout import SPEC
+from agentic.compaction.rollout import INSTRUCTIONS, REQUEST, SPEC
 from agentic.compaction.world import FACTS_OF_A_SUMMARY, UNKNOWN, WORLD, AimlessAnnotator, draw_task
 from core.policy.base import Roles
 from core.types import Sampling, Trajectory

@@ -14,9 +14,8 @@ from benchmarks.ruler.counts import CommonWords
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.haystack import Essay
 from benchmarks.ruler.hqa import hqa, read_hotpotqa, squad_qa
-from benchmarks.ruler.niah import Niah
+from benchmarks.ruler.niah import Niah, VariableTracking
 from benchmarks.ruler.sample import SampleKey, TaskFamily
-from benchmarks.ruler.vt import VariableTracking
 from core.data import DataError
 from core.types import Task
 
