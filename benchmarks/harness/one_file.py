@@ -31,7 +31,7 @@ Describe = Callable[[Any, EvalCell, str], tuple[Protocol, Settings]]
 
 @dataclass(frozen=True)
 class FilePlan(EvalPlan):
-    """Holds what a call evaluates: the tasks of one file, in a cell for each seed."""
+    """Holds what a call evaluates: the tasks of one file, in a cell for each seed or variant."""
 
     tasks: Sequence[Task]
 
