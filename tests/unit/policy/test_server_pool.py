@@ -85,7 +85,7 @@ async def test_every_server_gets_the_weights_and_says_so(pool, hosts, models) ->
         assert completion.logprobs == pytest.approx(request.completion.logprobs, abs=1e-6) != start
 
 
-async def test_a_call_aborted_before_its_first_token_blames_no_server(pool, hosts, models, monkeypatch) -> None:
+async def test_a_call_aborted_before_its_first_token_blames_no_server(pool, models, monkeypatch) -> None:
     """vLLM names no weights then."""
 
     async def abort(self: SGLangPolicy, *_: object) -> Completion:

@@ -17,7 +17,7 @@ from benchmarks.exactness import command, layers
 from benchmarks.exactness.client import INPUTS, play
 from benchmarks.exactness.engine import Script
 from core.runs.files import read_json
-from tests.unit.benchmarks.exactness.thinking import make_thinking_tokenizer
+from tests.unit.gateway.templates import make_thinking_tokenizer
 
 CONVERSATIONS = {each["name"]: each for each in INPUTS["conversations"]}
 
