@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -252,6 +252,13 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for the condition while the event loop goes on."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
 @contextmanager
 def serve_app(app: web.Application) -> Iterator[str]:
     """Serve `app` in a thread of this process and yield its URL."""
@@ -342,3 +349,13 @@ class ModelHost:
     async def stop(self) -> None:
         self.open.set()
         await self.server.close()
+
+
+@asynccontextmanager
+async def start_hosts(model: Path, count: int) -> AsyncIterator[list[ModelHost]]:
+    hosts = [ModelHost(model) for _ in range(count)]
+    for host in hosts:
+        await host.start()
+    yield hosts
+    for host in hosts:
+        await host.stop()

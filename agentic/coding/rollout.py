@@ -298,14 +298,14 @@ class Loop:
                 return "time_limit"
             if completion.finish_reason == "length":
                 return "cut_answer"
-            results = await self.run_calls(chat, completion, tools)
+            results = await self.run_calls(chat, tools)
             if not results:
                 return "answered"
             chat.messages += results
         return "turn_limit"
 
-    async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
-        """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
+    async def run_calls(self, chat: Conversation, tools: list[ToolSchema]) -> list[Message]:
+        """Run the calls of the last message in order, and return what they say; one without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
         if self.source is not None:
             if fence := find_last_fence(strip_thoughts(text), PYTHON):

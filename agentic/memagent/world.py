@@ -15,7 +15,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, cycle
 from random import Random
 
 from agentic.memagent.chunks import split_chunks
@@ -144,8 +144,7 @@ def _section(rng: Random, needles: list[str], words: int, avoid: Sequence[str]) 
 
 def _ruler_noise(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
     start = rng.randrange(len(RULER_NOISE))
-    cycle = iter(range(start, 1 << 30))
-    return lambda: RULER_NOISE[next(cycle) % len(RULER_NOISE)]
+    return cycle((*RULER_NOISE[start:], *RULER_NOISE[:start])).__next__
 
 
 def _word_noise(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:

@@ -39,16 +39,14 @@ def preference_weights(recipe: ToolOrchestraRecipe, task: Task) -> Mapping[str, 
     if config.reward == "outcome" or recipe.reward is not None or task.metadata.get("category") == "route":
         return {}
     weights = task.metadata.get("pref_vec") or config.preference
-    if not isinstance(weights, Mapping) or not all(map(_is_weight, weights.values())):
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(each, int | float) and 0 <= each < math.inf for each in weights.values()
+    ):
         raise RolloutError("bad_task", f"{where} must map features to finite weights >= 0, and is {weights!r}")
     features = ("accuracy", "cost", "latency", *config.aliases, *config.tools)
     if not any(map(weights.get, features)):
         raise RolloutError("bad_task", f"{where} weighs none of {', '.join(features)}")
     return weights
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def trajectory_features(trajectory: Trajectory) -> dict[str, float]:

@@ -17,8 +17,7 @@ command continues where a killed one stopped, and a larger --k adds to what is t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,35 +28,29 @@ from benchmarks.aime.problems import MESSAGE, SingleCall, keep_verdict, load_pro
 from benchmarks.aime.published import agent_settings, protocol, published_scores, single_settings
 from benchmarks.aime.results import aime_result, describe_results
 from benchmarks.harness.command import (
-    EvalPlan,
     Evaluator,
     create_folder,
     fill_defaults,
     lack_untrained,
+    make_evaluator_parser,
+    positive,
     sampling_fields,
+    seed,
 )
 from benchmarks.harness.models import EvalModels
-from benchmarks.harness.options import make_evaluator_parser, positive, seed
+from benchmarks.harness.one_file import FilePlan
 from benchmarks.harness.plan import EvalCell, drop_ports, tell_all_taken
 from benchmarks.harness.published import Protocol, Settings, compare_cells
 from benchmarks.harness.run import evaluate_cell, open_agent, open_method
 from core.hub import is_hub_id, resolve
 from core.rewards.math_grader import MathGrader
-from core.types import Task
 
 VARIANTS = ("single", "agent-untrained", "agent")
 NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "inference", "run", "experiment"}
 """Sections of a recipe that do not change how a trajectory comes about, or are recorded elsewhere."""
 
 
-@dataclass(frozen=True)
-class AimePlan(EvalPlan):
-    """Holds what a call evaluates: a cell for each variant."""
-
-    tasks: Sequence[Task]
-
-
-def prepare(options: argparse.Namespace) -> AimePlan:
+def prepare(options: argparse.Namespace) -> FilePlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     named = {"single": options.untrained or options.model, "agent-untrained": options.untrained, "agent": options.model}
     variants = options.variants or [variant for variant in VARIANTS if named[variant] is not None]
@@ -103,10 +96,10 @@ def prepare(options: argparse.Namespace) -> AimePlan:
         )
         for variant in variants
     ]
-    return compare_with_published(AimePlan(folder, models, cells, tasks), recipe, options.published_as)
+    return compare_with_published(FilePlan(folder, models, cells, tasks), recipe, options.published_as)
 
 
-def compare_with_published(plan: AimePlan, recipe: AgentFlowRecipe, published_as: str | None) -> AimePlan:
+def compare_with_published(plan: FilePlan, recipe: AgentFlowRecipe, published_as: str | None) -> FilePlan:
     """Save the published scores and how the plan departs from their protocols.
 
     Returns the plan whose cells say which protocol they follow.
@@ -139,7 +132,7 @@ def with_budget(section: Any, budget: int) -> Any:
     return {**section, "max_tokens": budget} if section.get("role") == "policy" else section
 
 
-async def evaluate(plan: AimePlan) -> str:
+async def evaluate(plan: FilePlan) -> str:
     """Sample what is missing, variant by variant, and save each variant's result when it is complete."""
     grader, folder, budget = MathGrader(), plan.folder, plan.cells[0].length
     try:

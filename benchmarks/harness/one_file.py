@@ -9,9 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.command import EvalPlan, create_folder, fill_defaults, sampling_fields
+from benchmarks.harness.command import (
+    EvalPlan,
+    create_folder,
+    fill_defaults,
+    make_evaluator_parser,
+    sampling_fields,
+)
 from benchmarks.harness.models import EvalModels
-from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, drop_ports, is_saved, tell_all_taken
 from benchmarks.harness.published import Protocol, Settings, compare_cells, read_scores
 from benchmarks.harness.run import Build, MakeResult, evaluate_cell, open_agent
@@ -26,7 +31,7 @@ Describe = Callable[[Any, EvalCell, str], tuple[Protocol, Settings]]
 
 @dataclass(frozen=True)
 class FilePlan(EvalPlan):
-    """Holds what a call evaluates: the tasks of one file, in a cell for each seed."""
+    """Holds what a call evaluates: the tasks of one file, in a cell for each seed or variant."""
 
     tasks: Sequence[Task]
 

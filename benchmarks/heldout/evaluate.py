@@ -33,9 +33,16 @@ from statistics import fmean
 
 from pydantic import ValidationError
 
-from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, Evaluator, fill_defaults, open_target, sampling_fields
+from benchmarks.harness.command import (
+    MODEL_VARIANTS,
+    EvalPlan,
+    Evaluator,
+    fill_defaults,
+    make_evaluator_parser,
+    open_target,
+    sampling_fields,
+)
 from benchmarks.harness.models import EvalModels
-from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved, tell_all_taken
 from benchmarks.harness.published import save_published
 from benchmarks.harness.run import SCORES, Build, build_result, evaluate_cell, open_method

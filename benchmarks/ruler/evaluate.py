@@ -25,9 +25,15 @@ from typing import Any
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
-from benchmarks.harness.command import EvalPlan, Evaluator, open_target, sampling_fields
+from benchmarks.harness.command import (
+    EvalPlan,
+    Evaluator,
+    make_evaluator_parser,
+    open_target,
+    positive,
+    sampling_fields,
+)
 from benchmarks.harness.models import EvalModels
-from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved, tell_all_taken
 from benchmarks.harness.published import Protocol, Settings, compare_cells, read_scores, save_published
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell, pool_results

@@ -24,14 +24,30 @@ from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
-from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampling_fields
+from benchmarks.harness.command import (
+    EvalPlan,
+    Evaluator,
+    create_folder,
+    make_evaluator_parser,
+    positive,
+    sampling_fields,
+)
 from benchmarks.harness.models import EvalModels
-from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports, tell_all_taken
 from benchmarks.harness.published import compare_cells, read_scores, save_published
 from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent, pool_results
-from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, RecordedToolOrchestra, apply_protocol
-from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol
+from benchmarks.tau2.protocols import (
+    ALL,
+    COMPAT,
+    NOTHING,
+    PROTOCOLS,
+    STANDARD,
+    DoNothing,
+    RecordedToolOrchestra,
+    apply_protocol,
+    our_settings,
+    protocol,
+)
 from benchmarks.tau2.results import describe_results, read_statistics, tau2_result, write_official
 from benchmarks.tau2.tasks import DOMAINS, list_departures
 from core.runs.evaluation import EvalResult

@@ -7,10 +7,16 @@
 | toolorchestra-compat | rewritten as in ToolOrchestra's evaluation (agentic/toolorchestra/tau2/compat.py) | the same |
 
 The last two are what tau2's leaderboard calls custom. A conversation may take 200 steps and 10 tool errors, as there.
+
+Sources of the published scores and their settings: the leaderboard's submissions/toolorchestra_nvidia_2025-12-02
+(sierra-research/tau2-bench at a2c0247); evaluation/tau2-bench of Weili-0234/ToolOrchestra at 8bb9e69: run.py, and
+tau2/utils/llm_utils.py lines 434 (prompt), 441 (what gpt-5 reads), 576 (context) and 594 (temperature); arXiv
+2511.21689, Table 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
@@ -20,13 +26,17 @@ from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory
 from agentic.toolorchestra.tau2.users import HangUpUser
-from benchmarks.harness.plan import EvaluationError
+from benchmarks.harness.plan import EvalCell, EvaluationError
+from benchmarks.harness.published import Protocol, Settings
 from core.policy.base import Roles
 from core.rollout.method import Method
 from core.types import Sampling, Task, Trajectory
 
-PROTOCOLS = ("standard", "experts", "toolorchestra-compat")
+STANDARD, COMPAT = "standard", "toolorchestra-compat"
+PROTOCOLS = (STANDARD, "experts", COMPAT)
 NOTHING = "do-nothing"
+ALL = "tau2"
+"""Names all tasks of retail, airline and telecom together."""
 WORLDS = f"{Tau2EnvironmentFactory.__module__}.{Tau2EnvironmentFactory.__name__}"
 COMPAT_CONTEXT = 23000
 """Tokens of messages and tools to which ToolOrchestra's evaluation cuts the middle of a conversation."""
@@ -40,15 +50,15 @@ def apply_protocol(
     `options` are those of Tau2EnvironmentFactory; `context` limits messages and tools.
     """
     section = recipe.toolorchestra
-    if protocol != "standard" and not section.experts:
+    if protocol != STANDARD and not section.experts:
         raise EvaluationError(f"protocol {protocol} needs experts, and toolorchestra.experts of the preset is empty")
-    compat = protocol == "toolorchestra-compat"
+    compat = protocol == COMPAT
     total = min(context, COMPAT_CONTEXT) if compat else context
     changed = {
         "format": "hermes",
         "context": "rebuilt",
         "max_turns": options["max_steps"],
-        "experts": () if protocol == "standard" else section.experts,
+        "experts": () if protocol == STANDARD else section.experts,
         "tools": {},
         "judge": None,
         "budget": {**section.budget.model_dump(), "total": total, "result_tokens": total},
@@ -56,6 +66,63 @@ def apply_protocol(
     }
     dumped = recipe.model_dump()
     return type(recipe).model_validate({**dumped, "toolorchestra": {**dumped["toolorchestra"], **changed}})
+
+
+def protocol(name: str) -> Protocol:
+    """Return what the published scores of COMPAT and STANDARD follow from."""
+    experts = {"expert-1": "gpt-5", "expert-2": "gpt-5-mini", "expert-3": "Qwen/Qwen3-32B"} if name == COMPAT else {}
+    settings = {
+        "protocol": name,
+        "tau2": "0.1.3",
+        "user": "gpt-5",
+        "judge": "gpt-5",
+        "temperature": 1.0,
+        "split": "base",
+        "trials": 1,
+        "max_steps": 200,
+        "max_tokens": 8000,
+        "tokens of the context": COMPAT_CONTEXT,
+        **{f"model of {expert}": model for expert, model in experts.items()},
+        "malformed call": "ends the conversation",
+        "several calls at once": "one message",
+        "failed conversations": "left out",
+    }
+    if name == COMPAT:
+        settings |= {
+            "policy that experts read": "tau2's for gpt-5 and gpt-5-mini, the orchestrator's for Qwen3-32B",
+            "added to what gpt-5 reads": "that the last message may be wrong",
+        }
+    return Protocol(name, settings, frozenset({"protocol"}))
+
+
+def our_settings(cell: EvalCell, recipe: ToolOrchestraRecipe, worlds: Mapping[str, Any], version: str) -> Settings:
+    """Return the settings of a cell of ours, in the words of `protocol`."""
+    section = recipe.toolorchestra
+
+    def name_model(alias: str | None) -> str | None:
+        served = section.model_mapping.get(alias or "", alias)
+        model = section.models.get(served or "")
+        return served if model is None else model.name or served
+
+    settings = {
+        "protocol": cell.variant,
+        "tau2": version,
+        "user": name_model(worlds["user"]),
+        "judge": name_model(worlds["judge"]),
+        "temperature": cell.sampling.temperature,
+        "split": cell.settings["split"],
+        "trials": cell.repeats,
+        "max_steps": worlds["max_steps"],
+        "max_tokens": section.max_tokens,
+        "tokens of the context": section.budget.total,
+        **{f"model of {expert}": name_model(expert) for expert in section.experts},
+        "malformed call": "shown to the agent, does not reach tau2",
+        "several calls at once": "as many messages",
+        "failed conversations": "not solved",
+    }
+    if cell.variant == COMPAT:
+        settings |= {"policy that experts read": "tau2's", "added to what gpt-5 reads": "nothing"}
+    return settings
 
 
 class RecordedToolOrchestra(ToolOrchestra):

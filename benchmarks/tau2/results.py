@@ -25,7 +25,7 @@ from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Sample, Samples, flat, read_samples
 from benchmarks.harness.statistics import group_means, group_repeats, pass_hat
-from benchmarks.tau2.published import ALL
+from benchmarks.tau2.protocols import ALL
 from benchmarks.tau2.tasks import DOMAINS
 from core.report.stats import Estimate
 from core.report.table import format_score, markdown

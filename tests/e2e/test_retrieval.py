@@ -16,7 +16,7 @@ from core.policy.server_process import find_free_port
 from core.retrieval.client import RetrievalClient
 from core.tools.base import Query, ToolContext
 from core.tools.search import Search
-from tests.unit.retrieval.passages import question, write_corpus
+from tests.unit.retrieval.conftest import question, write_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROWS, CLIENTS = 300, 32

@@ -59,7 +59,7 @@ def draw_record(split: Split, number: int, size: Size) -> dict[str, Any]:
     files = _write_files(package, modules, all_cases)
     right = files[path]
     files[path] = right.replace(function.source, mutation.source)
-    failing, passing = _name_tests(package, modules, all_cases, function, mutation)
+    failing, passing = _name_tests(modules, all_cases, function, mutation)
     return {
         "prompt": (statement := _write_statement(path, function, mutation, cases, size)),
         "label": f"{split}-{number}",
@@ -185,7 +185,6 @@ def _write_assertion(name: str, case: TestCase) -> str:
 
 
 def _name_tests(
-    package: str,
     modules: Mapping[str, list[MadeFunction]],
     cases: Mapping[str, list[TestCase]],
     broken: MadeFunction,

@@ -1,14 +1,16 @@
 """Our published prompts are those of the released code, byte for byte: by their hashes, without any checkout.
 
-prompts.json names repository, commit, file and line of each; make_golden.py writes it, and tests/optional/prompts
-renders it again from checkouts.
+prompts.json names repository, commit, file and line of each; make_golden.py writes it. With UPSTREAM_DIR=FOLDER the
+last test renders it again from clones in FOLDER/OWNER/NAME, or FOLDER/OWNER+NAME/repo.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -21,8 +23,8 @@ from benchmarks.questions import prompts as questions
 from benchmarks.ruler.templates import CWE, FWE, NIAH, QA, VT
 from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS
 from core.text.conversation import Markup
-from tests.golden.prompts.make_golden import GOLDEN, digest
-from tests.golden.prompts.upstream import POLICY, STAND_INS
+from tests.golden.prompts.make_golden import GOLDEN, describe, digest, read_upstream
+from tests.golden.prompts.upstream import POLICY, SOURCES, STAND_INS, Source
 
 UPSTREAM = json.loads(GOLDEN.read_text(encoding="utf-8"))
 BOXED_TWICE = ("memagent/trainer/final", "\\boxed{{}}", "\\boxed{}")
@@ -127,3 +129,10 @@ def test_tools_and_memory_are_printed_as_the_released_code_prints_them() -> None
     assert prompts.render_released_memory([step]) == (
         "{'Action Step 1': {'tool_name': 'A', 'sub_goal': \"it's\", 'command': 'c', 'result': ['r']}}"
     )
+
+
+@pytest.mark.skipif("UPSTREAM_DIR" not in os.environ, reason="UPSTREAM_DIR names no folder with the authors' code")
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_a_prompt_renders_from_its_source(source: Source) -> None:
+    text = source.render(read_upstream(Path(os.environ["UPSTREAM_DIR"]), source), source.line)
+    assert describe(source, text) == UPSTREAM[source.name]

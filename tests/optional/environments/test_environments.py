@@ -131,7 +131,7 @@ def test_what_a_rollout_here_cannot_have_is_refused(taskset: Any, keys: dict[str
         entry.open("agent.agents.x.environment", 4)
 
 
-async def test_a_task_that_the_taskset_does_not_have_is_refused(tmp_path: Path) -> None:
+async def test_a_task_that_the_taskset_does_not_have_is_refused() -> None:
     recipe = SPEC.load("tiny", [f"agent.agents={json.dumps(make_agents('glossary'))}", "model.max_model_len=8192"])
     tokenizer = train_tokenizer("a word", 300, template=TOOL_TEMPLATE)
     team = build(recipe, tokenizer)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.exactness import command
 from core.runs.files import read_json
 from tests import kit
-from tests.unit.benchmarks.exactness.thinking import make_thinking_tokenizer
+from tests.unit.gateway.templates import make_thinking_tokenizer
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(600)]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -81,7 +79,7 @@ def test_a_branch_goes_on_from_the_state_of_its_own_root(layer: DeltaNet) -> Non
         torch.testing.assert_close(packed[len(roots) + number], alone[roots[root] :], atol=1e-6, rtol=1e-5)
 
 
-def test_what_is_behind_the_end_of_a_run_changes_nothing(layer: DeltaNet, tmp_path: Path) -> None:
+def test_what_is_behind_the_end_of_a_run_changes_nothing(layer: DeltaNet) -> None:
     short = draw_inputs(layer, 7)
     _, state = layer.advance(None, torch.tensor([7]), *(x[None] for x in short))
     padded = (torch.nn.functional.pad(x, (0, 0, 0, 90))[None] for x in short)

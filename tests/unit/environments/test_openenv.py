@@ -140,7 +140,7 @@ async def test_a_server_that_cannot_start_is_told_with_the_end_of_its_log(play: 
     assert "no such module" in str(failed.log)
 
 
-async def test_a_started_server_ends_with_the_method(tokenizer: Any) -> None:
+async def test_a_started_server_ends_with_the_method() -> None:
     environment = OpenEnvEntry(kind="openenv", command=COMMAND, action="say", show=("text",)).open("x", 4)
     assert (await environment.read_task(1))[0] == "0 of 3"
     assert environment._url is not None

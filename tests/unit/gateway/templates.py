@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -101,3 +102,16 @@ def make_tokenizer(name: str) -> Any:
     if name in OTHERS:
         return train_tokenizer(text, 330, template=OTHERS[name], special=ROLES, added=TAGS)
     return train_tokenizer(text, 320, template=TEMPLATES[name], special=["<|h|>"], added=TAGS)
+
+
+_THOUGHTS = (
+    "{% if m.reasoning_content and loop.index0 > ns.last %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+)
+
+
+def make_thinking_tokenizer() -> Any:
+    """Make a tokenizer whose template shows thoughts as Qwen3's does: those after the last user's message."""
+    tokenizer = copy.copy(make_tokenizer("qwen3"))
+    begin = "<|im_start|>assistant\n"
+    tokenizer.chat_template = QWEN3.replace(f"{begin}{{% if", f"{begin}{_THOUGHTS}{{% if", 1)
+    return tokenizer

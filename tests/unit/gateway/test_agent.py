@@ -327,12 +327,9 @@ def test_a_program_that_is_a_link_stays_one(tmp_path, monkeypatch):
 async def test_a_command_that_is_cancelled_leaves_no_process(tmp_path):
     script = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     run = asyncio.create_task(Command((sys.executable, "-c", script))(TASKS[0], Endpoint("http://x", "k")))
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        await asyncio.sleep(0.02)
+    await kit.until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
     pid = int((tmp_path / "pid").read_text())
-    async with asyncio.timeout(5):
-        while kit.is_running(pid):
-            await asyncio.sleep(0.02)
+    await kit.until(lambda: not kit.is_running(pid))

@@ -25,7 +25,7 @@ from core.rollout.method import RolloutError
 from core.runs.record import read_rollouts
 from core.types import Sampling
 from scripts.serve_gateway import hold_record, open_record
-from tests.kit import script_policy
+from tests.kit import script_policy, until
 
 from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, WRITERS
 from .model import RandomModel, check_contexts
@@ -481,8 +481,7 @@ async def test_a_session_that_ends_cancels_what_still_runs():
     model.policy._latency = 30.0
     async with serve(model) as (gateway, client):
         request = asyncio.create_task(client.post("/v1/chat/completions", HELLO, status=410))
-        while not model.policy.calls:
-            await asyncio.sleep(0.01)
+        await until(lambda: model.policy.calls)
         finished = await gateway.finish_session("one")
         assert "is closed" in (await request)["error"]["message"]
     assert finished.turns == ()
@@ -558,11 +557,9 @@ async def test_a_retry_untrains_no_sibling_that_the_client_kept():
         await client.post("/v1/chat/completions", {"model": "policy", "messages": following})
         model.policy._latency = 30.0
         lost = asyncio.create_task(client.post("/v1/chat/completions", HELLO))
-        while len(model.policy.calls) < 4:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(model.policy.calls) >= 4)
         lost.cancel()
-        while not model.policy.cancelled:
-            await asyncio.sleep(0.01)
+        await until(lambda: model.policy.cancelled)
         model.policy._latency = 0.0
         await client.post("/v1/chat/completions", HELLO, headers={"X-Stainless-Retry-Count": "1"})
         assert all(turn["trained"] for turn in (await finish(client, model))["turns"])
@@ -613,9 +610,7 @@ async def test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn(stream)
             await loop.sock_sendall(killed, head.encode() + data)
             assert (await loop.sock_recv(killed, 1000)).startswith(b"HTTP/1.1 200 OK")
             killed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        async with asyncio.timeout(10):
-            while not gateway._sessions["one"].counters:
-                await asyncio.sleep(0.01)
+        await until(lambda: gateway._sessions["one"].counters)
         await client.post("/v1/chat/completions", body, headers={"X-Stainless-Retry-Count": "1"})
         finished = await client.post("/finish", {})
     assert finished["counters"] == {"unanswered": 1}
@@ -661,9 +656,7 @@ async def test_an_idle_session_is_finished_and_told():
 
     async with serve(model, {"open_on_request": True, "on_finish": tell}, max_idle_s=0.2) as (gateway, client):
         await client.post("/v1/chat/completions", HELLO)
-        async with asyncio.timeout(10):  # a busy machine may have told it before the reply was read
-            while not told:
-                await asyncio.sleep(0.01)
+        await until(lambda: told)  # a busy machine may have told it before the reply was read
         await client.post("/v1/chat/completions", HELLO, status=410)
     [(name, written)] = told
     assert (name, len(written["rows"])) == ("one", 1)

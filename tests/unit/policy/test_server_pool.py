@@ -29,7 +29,7 @@ from core.train import rollout_engine
 from core.train.rollout_engine import make_check
 from core.types import Completion, Sampling
 from tests import kit
-from tests.kit import ModelHost
+from tests.kit import ModelHost, start_hosts, until
 
 SAMPLING = Sampling(max_new_tokens=4, seed=1)
 
@@ -42,12 +42,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 async def hosts(models: tuple[Path, Path]) -> AsyncIterator[list[ModelHost]]:
-    hosts = [ModelHost(models[0]) for _ in range(3)]
-    for host in hosts:
-        await host.start()
-    yield hosts
-    for host in hosts:
-        await host.stop()
+    async with start_hosts(models[0], 3) as hosts:
+        yield hosts
 
 
 @pytest.fixture
@@ -61,12 +57,6 @@ async def pool(hosts: list[ModelHost], monkeypatch: pytest.MonkeyPatch) -> Async
 async def call(pool: ServerPool, session: str | None = None, prompt: int = 5) -> str:
     completion = await pool.generate(range(1, 1 + prompt), SAMPLING, session)
     return completion.weight_version
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_every_server_gets_the_weights_and_says_so(pool, hosts, models) -> None:
@@ -85,7 +75,7 @@ async def test_every_server_gets_the_weights_and_says_so(pool, hosts, models) ->
         assert completion.logprobs == pytest.approx(request.completion.logprobs, abs=1e-6) != start
 
 
-async def test_a_call_aborted_before_its_first_token_blames_no_server(pool, hosts, models, monkeypatch) -> None:
+async def test_a_call_aborted_before_its_first_token_blames_no_server(pool, models, monkeypatch) -> None:
     """vLLM names no weights then."""
 
     async def abort(self: SGLangPolicy, *_: object) -> Completion:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from core.retrieval.batching import Batcher, OverloadError
+from tests.kit import until
 
 
 class Gate:
@@ -24,12 +25,6 @@ class Gate:
         if "poison" in queries:
             raise RuntimeError("poisoned")
         return [f"{query}@{k}" for query, k in zip(queries, topks, strict=True)]
-
-
-async def until(true) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 async def test_what_arrives_during_a_batch_makes_the_next_one():

@@ -22,7 +22,7 @@ from core.retrieval.encoders import (
 from core.retrieval.index import FlatOptions, IndexFileError
 from core.retrieval.index_folder import open_index
 from tests import kit
-from tests.unit.retrieval.passages import no_progress, write_corpus
+from tests.unit.retrieval.conftest import no_progress, write_corpus
 
 
 @settings(max_examples=50, deadline=None)

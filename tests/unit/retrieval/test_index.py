@@ -31,7 +31,7 @@ from core.retrieval.index import (
     move_to_gpu,
 )
 from core.retrieval.index_folder import open_index
-from tests.unit.retrieval.passages import ids, no_progress, question, write_corpus
+from tests.unit.retrieval.conftest import ids, no_progress, question, write_corpus
 
 ENCODER = HashingEncoder(512)
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,7 +18,7 @@ from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
-from tests.unit.retrieval.passages import no_progress, question
+from tests.unit.retrieval.conftest import no_progress, question
 
 
 def client(corpus: Corpus, search: Any = None, **limits: Any) -> TestClient:

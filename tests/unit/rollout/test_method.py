@@ -40,7 +40,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     return tmp_path / name
 
 
-def test_a_folder_of_ones_own_is_found_by_path_and_then_by_name(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_ones_own_is_found_by_path_and_then_by_name(own: Path) -> None:
     with pytest.raises(RecipeError, match="no method"):
         method_spec(own.name)
     spec = method_spec(str(own))

@@ -148,7 +148,7 @@ def test_a_users_reward_stands_alone() -> None:
     assert regrade(TASK, group) == group
 
 
-def test_an_agent_may_leave_its_own_reward_out(tmp_path: Any) -> None:
+def test_an_agent_may_leave_its_own_reward_out() -> None:
     agent = "agent.agents.clerk.reward=null"
     with pytest.raises(RecipeError, match=r"agent.agents.\w+.reward is missing; set that, or `reward`"):
         method_spec("agent").load("tiny", [_name_agent(agent)])

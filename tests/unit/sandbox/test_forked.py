@@ -168,8 +168,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(box: Sandbox) -> None:
 
 async def test_a_server_that_was_killed_is_started_again(box: Sandbox) -> None:
     lost = asyncio.create_task(box.run("import time; time.sleep(60)"))
-    while len(list_programs()) < 2:
-        await asyncio.sleep(0.01)
+    await kit.until(lambda: len(list_programs()) >= 2)
     server, processes = SERVER.pid, list_programs()
     os.kill(server, signal.SIGKILL)
     with pytest.raises(SandboxUnavailable, match="server has ended"):

@@ -101,7 +101,7 @@ def test_one_sandbox_serves_several_event_loops(box: Sandbox) -> None:
     assert [asyncio.run(box.run("print(1)")).stdout for _ in range(2)] == ["1\n", "1\n"]
 
 
-def test_code_dies_with_a_killed_parent(tmp_path: Path) -> None:
+def test_code_dies_with_a_killed_parent() -> None:
     """A trainer that is killed leaves no endless loop behind."""
     script = "import asyncio; from core.sandbox import Sandbox as S\nasyncio.run(S().run('while True: pass'))"
     parent = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[3])

@@ -308,12 +308,8 @@ def test_a_run_ahead_needs_a_correction_and_fixed_tasks(qwen2: Path, tmp_path: P
 
 @pytest.fixture
 async def hosts(qwen2: Path) -> AsyncIterator[list[kit.ModelHost]]:
-    hosts = [kit.ModelHost(qwen2) for _ in range(2)]
-    for host in hosts:
-        await host.start()
-    yield hosts
-    for host in hosts:
-        await host.stop()
+    async with kit.start_hosts(qwen2, 2) as hosts:
+        yield hosts
 
 
 async def test_rollouts_of_servers_train_as_those_of_this_process(qwen2: Path, tmp_path: Path, hosts) -> None:

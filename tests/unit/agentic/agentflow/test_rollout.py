@@ -196,7 +196,7 @@ async def test_thoughts_are_no_verdict_no_command_and_no_result(tell, tokenizer,
     assert not any("secret" in prompt for role in scripts for prompt in story.prompts(role))
 
 
-async def test_the_token_budget_holds_inside_a_step(tell, tokenizer):
+async def test_the_token_budget_holds_inside_a_step(tell):
     scripts = {**ROLES, "policy": ["a", ASKING.format("x"), ANSWER], "helper": ["y" * 50]}
     story = await tell(scripts, tools=[Asking(times=1000)], roles=HELPER, max_total_tokens=9000)
     *before, final = story.trajectory.turns
@@ -206,7 +206,7 @@ async def test_the_token_budget_holds_inside_a_step(tell, tokenizer):
     assert (story.trajectory.metrics["budget_spent"], story.trajectory.reward) == (1.0, 1.0)
 
 
-async def test_the_rest_of_the_budget_caps_a_call(tell, tokenizer):
+async def test_the_rest_of_the_budget_caps_a_call(tell):
     whole = await tell({**ROLES, "policy": ["a", ANSWER]})
     plan = len(whole.trajectory.turns[0].prompt_ids)
     story = await tell({**ROLES, "policy": ["a" * 100, ANSWER]}, max_total_tokens=plan + 40)

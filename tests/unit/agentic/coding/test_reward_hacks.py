@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -328,7 +327,7 @@ async def test_code_that_never_ends_or_writes_without_end_gets_a_name(isolation:
     assert (endless.verdict, wordy.verdict) == ("test_timeout", "test_output_limit")
 
 
-async def test_the_process_under_test_never_sees_the_right_outcomes(isolation: None, tmp_path: Path) -> None:
+async def test_the_process_under_test_never_sees_the_right_outcomes(isolation: None) -> None:
     """What it is sent are the calls alone."""
     task = task_for("cases")
     seen: list[Any] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentic.memagent import laptop
 from agentic.memagent.gold import AnnotatorWords, write_gold_trajectory
 from agentic.memagent.rollout import SPEC, MemAgent
 from agentic.memagent.world import GOLD
@@ -19,12 +20,6 @@ from core.types import Sampling, Task
 from core.worlds.needles import KEYS, VALUES
 
 TINY = Niah(value_type="words", num_k=4, key_words=KEYS, value_words=VALUES, bare_question=True)
-PLAIN = AnnotatorWords(
-    nothing="Nothing relevant yet.",
-    fact="The special magic number for {key} is {value}.",
-    answer="\\boxed{{{value}}}",
-    needle="One of the special magic numbers for {key} is: {value}.",
-)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +32,7 @@ def draw_tasks(family: Niah, tokenizer: Any, count: int) -> list[Task]:
     return list(generate(family, length=300, count=count, tokenizer=tokenizer, split="train", budget="document"))
 
 
-@pytest.mark.parametrize(("family", "words"), [(TINY, GOLD), (Niah(num_k=4), PLAIN)], ids=["tiny", "laptop"])
+@pytest.mark.parametrize(("family", "words"), [(TINY, GOLD), (Niah(num_k=4), laptop.GOLD)], ids=["tiny", "laptop"])
 async def test_a_policy_that_writes_them_sees_their_prompts_and_has_the_reward(
     method: MemAgent, tokenizer: Any, family: Niah, words: AnnotatorWords
 ) -> None:

@@ -136,7 +136,7 @@ async def test_what_was_cut_off_is_told(tell):
 
 
 @pytest.mark.parametrize("context", ["", " \n "])
-async def test_a_task_without_context_fails_by_name(tell, tokenizer, context):
+async def test_a_task_without_context_fails_by_name(tokenizer, context):
     method = MemAgent(MemAgentSection(), tokenizer)
     policy = ScriptedPolicy(lambda prompt, sampling: [1])
     with pytest.raises(RolloutError, match="task t: field `context`") as caught:
@@ -162,7 +162,7 @@ async def test_truncate_middle_keeps_both_ends_and_counts_what_is_lost(tokenizer
     assert trajectory.metrics.get("chunks_left_out") == (len(words) - len(kept) or None)
 
 
-async def test_a_hostile_document_cannot_end_its_section(tell, tokenizer):
+async def test_a_hostile_document_cannot_end_its_section(tokenizer):
     method = MemAgent(MemAgentSection(chunk_tokens=200, prompt_style="compact"), tokenizer)
     policy = ScriptedPolicy(lambda prompt, sampling: [tokenizer.eos_token_id])
     roles = Roles({"policy": policy})

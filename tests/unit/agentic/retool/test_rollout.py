@@ -84,9 +84,7 @@ async def test_limits_end_a_rollout_as_truncated(play: Any) -> None:
     assert (trajectory.log["end"], trajectory.status, trajectory.reward) == ("context_limit", "truncated", -1.0)
 
 
-async def test_no_call_outgrows_the_context_whatever_the_policy_writes(
-    build: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_call_outgrows_the_context_whatever_the_policy_writes(build: Any, tokenizer: Any) -> None:
     """The programs are random texts, mostly broken; the interpreter is real."""
     method, rng = build("retool.context_tokens=160", "retool.max_turns=8", "retool.sandbox.keep_bytes=60"), Random(0)
 

@@ -230,7 +230,7 @@ def test_another_verl_is_refused(cluster: Cluster, monkeypatch, capsys) -> None:
     assert "no sglang here" in told
 
 
-def test_positions_that_are_overridden_and_ids_of_the_hub_are_well(cluster: Cluster, monkeypatch) -> None:
+def test_positions_that_are_overridden_and_ids_of_the_hub_are_well(cluster: Cluster) -> None:
     key = "+actor_rollout_ref.model.override_config.max_position_embeddings"
     assert cluster.run("model.max_model_len=9000", f"verl.overrides={{{key}: 9000}}") == 0
     recipe = method_spec("memagent").load("seed", ["model.path=Qwen/Qwen2.5-7B-Instruct"])

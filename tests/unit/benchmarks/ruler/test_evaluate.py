@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,13 +26,37 @@ from core.data import DataError, write_jsonl
 from core.policy.base import PolicyError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
 
-from ..conftest import ScriptedModels
-from .needles import ASKED, needle_reader
+from ..conftest import Respond, ScriptedModels
 
 METHOD = SPEC.load("tiny", ["memagent.max_chunks=100000"]).memagent
 VARIANTS = ("trained", "untrained", "full-context", "empty-document")
+ASKED = re.compile(r"magic word for (\w+) mentioned")
+
+
+def needle_reader(tokenizer: Any, broken: dict[str, Exception | str] | None = None) -> Respond:
+    """Answers right, by way of its memory; for a key in `broken`, with that value or that error instead."""
+
+    def respond(prompt_ids: tuple[int, ...], sampling: Sampling) -> Sequence[int] | Exception:
+        text = tokenizer.decode(prompt_ids)
+        asked = ASKED.search(text)
+        assert asked, text
+        section, memory = (re.search(f"<{part}>(.*?)</{part}>", text, re.S) for part in ("section", "memory"))
+        if section:
+            found = re.search(rf"magic words for {asked[1]} is: (\w+)\.", section[1])
+            said = f" {asked[1]} is: {found[1]}" if found else memory[1] if memory else ""
+        else:
+            assert memory
+            value = memory[1].rpartition("is: ")[2]
+            wrong = (broken or {}).get(asked[1])
+            if isinstance(wrong, Exception):
+                return wrong
+            said = f"\\boxed{{ {wrong or value}}}"
+        return (*encode_text(tokenizer, said), tokenizer.eos_token_id)
+
+    return respond
 
 
 def plan_cells(

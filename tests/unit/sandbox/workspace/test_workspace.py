@@ -225,7 +225,7 @@ def test_a_workdir_that_cannot_be_is_refused(workdir: str) -> None:
         IsolatedWorkspace(workdir=workdir)
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() == 0:
         monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
         with pytest.raises(WorkspaceUnavailable, match="bubblewrap cannot count the processes of root"):
