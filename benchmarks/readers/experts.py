@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from agentic.compaction.rollout import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
+from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, RECALL, STOP
 from agentic.memagent.world import TAGS, draw_lookup_drill
 from agentic.rlm.prompts import LAST
