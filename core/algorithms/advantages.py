@@ -25,8 +25,9 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from statistics import mean, pvariance, stdev
+from typing import assert_never
 
-from core.algorithms.coefficients import BATCH_ESTIMATORS, WITHOUT_MEAN
+from core.algorithms.coefficients import WITHOUT_MEAN
 from core.types import AdvEstimator, Group, Trajectory
 
 STD_EPSILON = 1e-6
@@ -62,11 +63,16 @@ def group_advantages(
     std = stdev(valid) if len(valid) > 1 else 0.0
     if std < min_std:
         return [None] * len(rewards)
-    scale = 1.0
-    if len(valid) > 1 and adv_estimator == "rloo":
-        scale = 1 - 1 / len(valid)  # r - mean of the others = (r - mean) * n / (n - 1)
-    elif len(valid) > 1 and std_normalization and adv_estimator not in (*BATCH_ESTIMATORS, "gae"):
-        scale = std + STD_EPSILON
+    single = len(valid) == 1
+    match adv_estimator:
+        case "grpo" | "turn_grpo" | "gigpo":
+            scale = std + STD_EPSILON if std_normalization and not single else 1.0
+        case "rloo":
+            scale = 1.0 if single else 1 - 1 / len(valid)  # r - mean of the others = (r - mean) * n / (n - 1)
+        case "reinforce_plus_plus" | "reinforce_plus_plus_baseline" | "gae":
+            scale = 1.0
+        case _:
+            assert_never(adv_estimator)
     bound = math.inf if clip is None else clip
     return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]
 
