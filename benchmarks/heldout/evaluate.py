@@ -13,8 +13,8 @@
 | others | as untrained | the baselines of the recipe's `world` |
 
 --run evaluates all variants that it has a model for, on the first 256 tasks. --model evaluates `trained`, and with
---untrained also `untrained` and `untrained-greedy`, on all tasks. A world's own baselines are made for its tasks,
-and run only if --variants names them.
+--untrained also `untrained` and `untrained-greedy`, on all tasks; it runs the baselines of the world, which are made
+for the world's tasks, only if --variants names them.
 
 Each task is sampled once per seed, with the same sampling seeds for all variants. A failed rollout scores 0 and is
 counted by kind. Each sample is logged as it ends (benchmarks/harness/samples.py): the same command continues where a
