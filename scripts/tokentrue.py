@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         status: int = import_module(COMMANDS[name].module).main(words[words_before_arguments(name) :]) or 0
-        sys.stdout.flush()
+        print(end="", flush=True)  # sys.stdout is None where the shell has closed it
         return status
     except BrokenPipeError as error:
         # Who read the output has left, such as `head`: what is still buffered goes nowhere.

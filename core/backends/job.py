@@ -29,6 +29,7 @@ from core.hub import CheckpointError, resolve
 from core.options import show_errors
 from core.policy.server_process import find_url_problem
 from core.rollout.method import check_roles, find_package, method_spec
+from core.runs.files import BrokenFileError
 from core.runs.inputs import hash_inputs, list_code
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.text.tokenizer import load_tokenizer
@@ -259,7 +260,7 @@ class Job:
             asyncio.run(method.close())
 
 
-@show_errors(CheckpointError, DataError, OSError, RecipeError, RunFolderError, LaunchError)
+@show_errors(BrokenFileError, CheckpointError, DataError, OSError, RecipeError, RunFolderError, LaunchError)
 def launch(arguments: list[str] | None, backends: Sequence[str], make_job: Callable[[Recipe, str, Path], Job]) -> int:
     """Run `tokentrue train` for these backends. `make_job` takes the recipe, the backend and the run folder."""
     options = make_training_parser(*backends).parse_args(arguments)

@@ -80,7 +80,7 @@ class RunFolderError(ValueError):
 def read_steps(path: Path) -> Iterator[Record]:
     """Yield the records of a log of steps. Raises BrokenFileError for one without a known stage and a step."""
     for record in read_jsonl(path):
-        if record.get("stage") not in STAGE_ORDER or not isinstance(record.get("step"), int):
+        if str(record.get("stage")) not in STAGE_ORDER or not isinstance(record.get("step"), int):
             raise BrokenFileError(f"{path}: no `stage` or no `step` in {str(record)[:80]}; repair or delete that line")
         yield record
 

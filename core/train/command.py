@@ -185,7 +185,10 @@ def check_method(spec: MethodSpec, recipe: Recipe, tokenizer: Tokenizer) -> str 
 
 
 def find_role_problems(spec: MethodSpec, options: argparse.Namespace) -> list[str]:
-    """Say why a run would refuse the method or its roles, where the model is there already. No service need run."""
+    """Say why a run would refuse the method or its roles, where the model is there already.
+
+    Tools of the method may start, as its servers of MCP do; no service of `addresses` needs to run.
+    """
     with load_without_services(spec, options.preset, options.overrides) as recipe:
         try:
             model = resolve(recipe.model.path, weights=False)
@@ -193,8 +196,9 @@ def find_role_problems(spec: MethodSpec, options: argparse.Namespace) -> list[st
             return []  # the plan of memory says so
         try:
             check_method(spec, recipe, load_tokenizer(model))
-        except Exception as error:  # a user's method fails in its own ways
-            return [f"a run would be refused: {line}" for line in str(error).splitlines()]
+        except Exception as error:  # a user's method fails in its own ways, and some say nothing but their type
+            kind = "" if isinstance(error, RecipeError | CheckpointError) else f"{type(error).__name__}: "
+            return [f"a run would be refused: {line}" for line in f"{kind}{error}".splitlines()]
     return []
 
 

@@ -105,4 +105,5 @@ def test_a_reader_that_leaves_early_makes_no_traceback() -> None:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
         assert (done.returncode, done.stderr) == (1, "error: [Errno 32] Broken pipe\n")
+        assert not subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT).returncode
     os.close(write)

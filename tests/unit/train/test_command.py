@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -289,6 +290,9 @@ def test_a_dry_run_tells_what_would_refuse_the_run(
     assert "would be refused" not in dry()[1]
     assert "# a run would be refused: roles.helper: 'no.module.f'" in dry("roles.helper=python:no.module.f")[1]
     assert dry("rollout.group_size=1")[0] == 1
+    with monkeypatch.context() as broken:
+        broken.setattr(MemAgent, "__init__", Mock(side_effect=AssertionError))
+        assert "# a run would be refused: AssertionError" in dry()[1]
     monkeypatch.setattr(MemAgent, "needs", ("reader",))
     assert "# a run would be refused: roles.reader is missing, and the method asks it" in dry()[1]
     monkeypatch.setattr(MemAgent, "needs", ("helper",))

@@ -414,7 +414,7 @@ async def test_a_resume_names_a_record_that_is_none_and_tells_of_steps_without_o
     log.write_text(whole.splitlines(keepends=True)[1])
     make_loop(qwen2, tmp_path, OneCallMethod(), run=run)
     assert f"{log} lacks the records of 1 of 2 steps" in caplog.text
-    for broken in ('{"step": 1}', '{"stage": "trian", "step": 1}', '{"stage": "train"'):
+    for broken in ('{"step": 1}', '{"stage": "trian", "step": 1}', '{"stage": [], "step": 1}', '{"stage": "train"'):
         log.write_text(f"{broken}\n{whole}")
         with pytest.raises(BrokenFileError, match=r"metrics\.jsonl.*repair or delete that line"):
             make_loop(qwen2, tmp_path, OneCallMethod(), run=run)

@@ -180,6 +180,9 @@ def test_the_same_command_goes_on_and_another_recipe_is_refused(cluster: Cluster
     assert cluster.ray_calls[0] == cluster.ray_calls[1]
     assert launch.main(cluster.arguments("--set", "optimizer.lr=1")) == 1
     assert "belongs to another recipe" in capsys.readouterr().err
+    (cluster.out / "versions.json").write_text("{")
+    assert launch.main(cluster.arguments()) == 1
+    assert "versions.json is not valid JSON" in capsys.readouterr().err
     assert len(cluster.ray_calls) == 2
 
 
