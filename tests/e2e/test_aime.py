@@ -94,7 +94,7 @@ def test_the_agent_is_a_variant_beside_the_single_call(
     assert "agent − single" in capsys.readouterr().out
     smaller = arguments(model, preset, problems, tmp_path, *shared[:-1], "1", "--variants", "agent")
     assert cli.main(smaller) == 0
-    assert "this result of 1 tasks replaces one of more, whose samples stay" in capsys.readouterr().out
+    assert "this result of 1 tasks x 2 samples replaces one of more, whose samples stay" in capsys.readouterr().out
     # Another sampling does not go into the same folder.
     assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--temperature", "0.1")) == 1
     assert "sampling.temperature: 0.7 in the folder, 0.1 asked for" in capsys.readouterr().err

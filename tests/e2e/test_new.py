@@ -25,7 +25,7 @@ def test_a_method_of_ones_own_is_tested_trained_by_two_processes_and_evaluated(t
     assert new.main([str(home / "debate")]) == 0
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "debate"]
     done = subprocess.run(pytest_command, cwd=home, env=environment(), text=True, capture_output=True)
-    assert " 5 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout
+    assert " 6 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout
     evaluation = f"tokentrue evaluate heldout {{method}} --run {{out}} --data {DATA}/test.jsonl --tasks 6"
     settings = SMALLEST | {"run.seeds": [0, 1], "run.parallel_seeds": 2}
     settings |= {"experiment.evaluate": json.dumps({"test": evaluation})}

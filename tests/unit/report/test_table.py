@@ -197,4 +197,4 @@ def test_a_record_without_stage_or_step_is_named(line: str, run: RunFolder, caps
     with (run.seed_path(0) / "metrics.jsonl").open("a") as file:
         file.write(line + "\n")
     assert main([str(run.path)]) == 2
-    assert "metrics.jsonl: a record has no `stage` or no `step`" in capsys.readouterr().err
+    assert "metrics.jsonl: no `stage` or no `step`" in capsys.readouterr().err

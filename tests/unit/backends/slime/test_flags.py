@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from agentic.memagent.rollout import SPEC
-from core.algorithms.advantages import BATCH_ESTIMATORS
+from core.algorithms.coefficients import BATCH_ESTIMATORS
 from core.backends.slime import flags, launch
 from core.config import RecipeError
 from core.rollout.method import method_spec
