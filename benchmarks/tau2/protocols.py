@@ -81,7 +81,7 @@ def protocol(name: str) -> Protocol:
         "trials": 1,
         "max_steps": 200,
         "max_tokens": 8000,
-        "tokens of the context": COMPAT_CONTEXT,
+        "tokens of the context": 23000,  # as published: not COMPAT_CONTEXT, which is ours and compared with it
         **{f"model of {expert}": model for expert, model in experts.items()},
         "malformed call": "ends the conversation",
         "several calls at once": "one message",
