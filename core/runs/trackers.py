@@ -68,7 +68,8 @@ class Trackers:
 class WandbTracker:
     """Writes to `folder/wandb`; `mode` is `online`, `offline` or `disabled`.
 
-    The step is a metric of its own, so that a resumed run may step back.
+    Online, a run that resumes goes on in its W&B run; offline, W&B cannot, and each start is a run. The step is a
+    metric of its own, so that a resumed run may step back.
     """
 
     def __init__(self, folder: Path, run_name: str, project: str, config: Mapping[str, Any], mode: str):
@@ -76,14 +77,20 @@ class WandbTracker:
 
         settings = wandb.Settings(silent=True)
         folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / "wandb-run-id"
+        online = mode == "online"
         self._run = wandb.init(
             dir=str(folder),
             name=run_name,
             project=project,
             config=dict(config),
             mode=mode,  # type: ignore[arg-type]
+            id=kept.read_text() if online and kept.exists() else None,
+            resume="allow" if online else None,
             settings=settings,
         )
+        if online:
+            kept.write_text(self._run.id)
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:

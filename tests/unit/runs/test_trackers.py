@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from core.config import Recipe
 from core.runs.progress import Progress, ProgressBoard, show_rollout
-from core.runs.trackers import TensorBoardTracker, Trackers, open_trackers
+from core.runs.trackers import TensorBoardTracker, Trackers, WandbTracker, open_trackers
 from core.types import Completion, Trajectory, Turn
 from tests import kit
 
@@ -64,6 +64,26 @@ def test_a_tracker_that_cannot_start_is_counted(
     trackers.log(1, {"loss": 1.0})
     assert trackers.failures == {"wandb": 1}
     assert "has no attribute 'init'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked"), [("online", [(None, "allow"), ("w1", "allow")]), ("offline", [(None, None)] * 2)]
+)
+def test_a_resumed_run_goes_on_in_its_wandb_run_where_wandb_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, asked: list[Any]
+) -> None:
+    import wandb
+
+    seen = []
+
+    def init(**settings: Any) -> types.SimpleNamespace:
+        seen.append((settings["id"], settings["resume"]))
+        return types.SimpleNamespace(id=settings["id"] or "w1", define_metric=lambda *names, **options: None)
+
+    monkeypatch.setattr(wandb, "init", init)
+    for _ in range(2):
+        WandbTracker(tmp_path, "run", "memagent", {}, mode)
+    assert seen == asked
 
 
 def test_a_log_says_what_is_done_while_nothing_comes_of_it() -> None:
