@@ -123,7 +123,8 @@ class QuestionFirst(SearchR1):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         first = encode_text(self.tokenizer, SEARCH.format(task.question))
-        return await super().rollout(task, Roles({"policy": BegunPolicy(roles["policy"], first)}), sampling)
+        policies = {name: roles[name] for name in roles} | {"policy": BegunPolicy(roles["policy"], first)}
+        return await super().rollout(task, Roles(policies), sampling)
 
 
 class BegunPolicy:

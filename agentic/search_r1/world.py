@@ -266,7 +266,8 @@ class NoSearch(SearchR1):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         opening = encode_text(self.tokenizer, ANSWER.partition(" ")[0])
-        return await super().rollout(task, Roles({"policy": OpenedPolicy(roles["policy"], opening)}), sampling)
+        policies = {name: roles[name] for name in roles} | {"policy": OpenedPolicy(roles["policy"], opening)}
+        return await super().rollout(task, Roles(policies), sampling)
 
 
 class OpenedPolicy:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic.search_r1.hotpotqa import WORLD, find_paragraphs
-from agentic.search_r1.rollout import SPEC
+from agentic.search_r1.rollout import SPEC, SearchR1
 from agentic.search_r1.world import make_searcher
 from core.config import RecipeError
 from core.data import write_jsonl
@@ -102,3 +102,16 @@ async def test_the_baselines_search_for_the_question_or_for_nothing(service: str
         assert done.log["queries"] == [NAMED.question] * searches
         assert ("<information>" in asked.pop()) == bool(searches)
         assert not asked
+
+
+async def test_the_baselines_keep_the_role_that_reads_pages(
+    service: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def rollout(self: SearchR1, task: Task, roles: Roles, sampling: Sampling) -> list[str]:
+        return [*roles]
+
+    monkeypatch.setattr(SearchR1, "rollout", rollout)
+    policy = make_searcher(tokenizer, str)
+    for make in WORLD.baselines.values():
+        roles = Roles({"policy": policy, "reader": policy})
+        assert await make(load(service), tokenizer).rollout(NAMED, roles, Sampling()) == ["policy", "reader"]
