@@ -12,6 +12,7 @@ memory enter these prompts as Python prints its lists and dictionaries.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,11 @@ from agentic.agentflow.formats import Style
 
 RELEASED_SYSTEM = "You are a helpful, creative, and smart assistant."
 """Holds the system message of the roles under `released`; without one the chat template decides."""
+RELEASED_REQUEST = (
+    "When ready, output the final answer enclosed in <answer> and </answer> tags. "
+    "Do not generate any content after the </answer> tag."
+)
+"""Ends every question of the released test/aime24/data/data.json, without a space before it, for all roles."""
 MESSAGE = "{message}"
 """Asks any other role: the text of a tool or of the grader is the user's message."""
 
@@ -47,8 +53,13 @@ def read_tools() -> dict[str, dict[str, Any]]:
 
 def describe_released_tools(names: Sequence[str]) -> dict[str, str]:
     """Return the slots `tools` and `metadata` for a toolbox whose tools have these names."""
-    known = read_tools()
-    return {"tools": str(sorted(names)), "metadata": str({name: known[name] for name in names})}
+    known, names = read_tools(), sorted(names)
+    return {"tools": str(names), "metadata": str({name: known[name] for name in names})}
+
+
+def read_released_answer(text: str) -> str:
+    """Return what stands in the last <answer> tags, or `text` itself without any: what the released judge reads."""
+    return (re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL) or [text])[-1].strip()
 
 
 def render_released_memory(steps: Sequence[Mapping[str, Any]]) -> str:

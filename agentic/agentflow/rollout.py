@@ -30,7 +30,15 @@ from dataclasses import asdict
 from agentic.agentflow.config import PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
-from agentic.agentflow.prompts import MESSAGE, RELEASED_SYSTEM, describe_released_tools, read_messages, read_tools
+from agentic.agentflow.prompts import (
+    MESSAGE,
+    RELEASED_REQUEST,
+    RELEASED_SYSTEM,
+    describe_released_tools,
+    read_messages,
+    read_released_answer,
+    read_tools,
+)
 from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
 from core.rewards.answer_grader import reward_finding
@@ -80,7 +88,10 @@ class AgentFlow(Method):
             raise
 
     async def solve(self, task: Task, client: RoleClient) -> Trajectory:
-        known: dict[str, str | RoleOutput] = {"question": task.question, "analysis": "", **self.describe_tools()}
+        question = task.question
+        if self.config.format == "released":
+            question = question.removesuffix(RELEASED_REQUEST) + RELEASED_REQUEST
+        known: dict[str, str | RoleOutput] = {"question": question, "analysis": "", **self.describe_tools()}
         memory, ending, unclear_verdicts = Memory(), "max_steps", 0
         try:
             if "planner.plan" in self.prompters:
@@ -181,7 +192,8 @@ class AgentFlow(Method):
             return (await client.ask("judge", {"message": prompt}, budgeted=False)).text
 
         if self.config.reward == "judge":
-            end = strip_thoughts(answer)[-ANSWER_LIMIT:]
+            end = strip_thoughts(answer)
+            end = (read_released_answer(end) if self.config.format == "released" else end)[-ANSWER_LIMIT:]
             if not end.strip():
                 return 0.0, "no_answer"
             verdict = await self.answer_judge.compare(judge, task.question, end, task.answers)

@@ -20,8 +20,8 @@ class MemAgentSection(Section):
     max_final_tokens: PositiveInt = 1024
     max_chunks: PositiveInt = 512
     overlong: Literal["error", "truncate_middle"] = "error"
-    """Says what happens to a document of more than `max_chunks` chunks: the rollout fails, or the document loses its
-    middle as in the official trainer."""
+    """Says what happens to a document of more than `max_chunks` chunks: the rollout fails, or the document loses those
+    of its middle, nearly as in the official trainer, which counts tokens."""
     align: Literal["none", "sentence", "document"] = "none"
     """Says where a chunk may end: anywhere, between sentences, or between documents (`Document N:` after a blank
     line)."""

@@ -1,7 +1,7 @@
 """Keeps what the orchestrator has gathered, and fits it into the token budget of a prompt.
 
 Facts of the released code: attempts come first, then programs; documents take what these leave; too much text keeps its
-end. A dialogue that is too long loses its oldest messages.
+end. A dialogue that is too long loses its oldest messages; there it loses its middle.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import islice
 from typing import Any
 
 from agentic.toolorchestra.config import BudgetSection, ToolOrchestraSection
@@ -28,9 +28,10 @@ class Workspace:
     """Holds everything in the order in which it came, one line each: the compact form."""
 
     def add_documents(self, documents: list[str]) -> None:
-        """Alternate new documents with old ones, new ones first; keep equal ones once."""
-        pairs = chain.from_iterable(zip_longest(documents, self.documents))
-        self.documents = list(dict.fromkeys(document for document in pairs if document is not None))
+        """Spread new documents, the best one last, among the old ones as released; keep equal ones once."""
+        each, old = len(self.documents) // max(1, len(documents)), iter(self.documents)  # 0: all old ones stand first
+        merged = [document for new in documents for document in (new, *islice(old, each))]
+        self.documents = list(dict.fromkeys([*merged, *old] if each else [*old, *merged]))
 
     def render(self, tokenizer: Tokenizer, budget: BudgetSection, max_tokens: int) -> str:
         """Return documents, programs and attempts under headings, at most `max_tokens`, without empty parts."""

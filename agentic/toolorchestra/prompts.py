@@ -1,8 +1,9 @@
 """Makes ToolOrchestra's prompts: the orchestrator's, and those of the experts in `qa`.
 
-`hermes` takes the orchestrator's system message and question from the released code (NVlabs/ToolOrchestra): released
-checkpoints depend on them. As there, the descriptions of the tools declare prices and latencies. The experts' prompts
-are ours. `compact` has the same inputs in a few tokens, for small models; its tags are special tokens.
+`hermes` takes the orchestrator's system message and question from the released evaluation (NVlabs/ToolOrchestra); its
+training writes "tools. " and "approriate". As there, the descriptions of the tools declare prices and latencies. Their
+words, the headings of what was gathered and the experts' prompts are ours. `compact` has the same inputs in a few
+tokens, for small models; its tags are special tokens.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class QaRollout:
         if result.status != "ok":
             self.failures[f"{tool}_{result.status}"] += 1
         elif tool == "search":
-            self.workspace.add_documents(list(result.parts))
+            self.workspace.add_documents(list(result.parts[::-1]))
         if tool == "enhance_reasoning":
             self.workspace.programs.append(f"```python\n{text}\n```\n\n```output\n{result.text}\n```")
         return self._note(call, result.text)

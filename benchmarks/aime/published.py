@@ -1,9 +1,9 @@
 """The published scores on AIME 2024, and the protocols behind them as settings.
 
 `agentflow released` is the preset `published` of AgentFlow with what no preset says: test/aime24/run.sh of
-lupantech/AgentFlow at b940064 (models of the roles and tools in lines 8 to 12), engine/vllm.py lines 119 and 122, and
-test/calculate_score_unified.py line 165; the number of samples is the paper's (Table 2). `slime-agentic` is its preset
-`seed`.
+lupantech/AgentFlow at b940064 (models of the roles and tools in lines 8 to 12, --max_time 300 in line 77),
+engine/vllm.py lines 119 and 122, and test/calculate_score_unified.py line 165; the number of samples is the paper's
+(Table 2). `slime-agentic` is its preset `seed`.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def protocol(variant: str, preset: str) -> Protocol:
         "step without a tool": "kept without the reason, then verified",
         "several calls in a command": "all run",
         "verdict without a conclusion": "stops where the text has the word `stop`",
+        "time for the steps": "no step begins after 300 s",
     }
     return Protocol(RELEASED, {**settings, **models, **tools, **other}, _ESSENTIAL)
 
@@ -82,6 +83,7 @@ def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, sam
         "step without a tool": "shown with the reason, not verified",
         "several calls in a command": "the last one runs",
         "verdict without a conclusion": "goes on",
+        "time for the steps": "no limit",
         **{f"model of {role}": drop_ports(recipe.roles.get(role)) for role in roles if role != "policy"},
         **{f"tool {name}": tool.path for name, tool in section.tools.items()},
     }

@@ -1,6 +1,7 @@
 """Scores of a response to a RULER task, official and strict side by side.
 
-The official score is the published one; it uses the first answer alone where MemAgent does. The strict score looks for
+The official score is the published one; it uses the first answer alone where MemAgent does, and is not rounded to two
+digits for each sample as there, which matters for f1 and for thirds of fwe alone. The strict score looks for
 whole words, of any accepted answer, so it may be above the official one where a question has several answers. A missing
 response (None: the request failed) or a missing answer phrase scores 0 and stays in the denominator.
 """

@@ -39,7 +39,7 @@ ALL = "tau2"
 """Names all tasks of retail, airline and telecom together."""
 WORLDS = f"{Tau2EnvironmentFactory.__module__}.{Tau2EnvironmentFactory.__name__}"
 COMPAT_CONTEXT = 23000
-"""Tokens of messages and tools to which ToolOrchestra's evaluation cuts the middle of a conversation."""
+"""Tokens of messages and tools to which ToolOrchestra's evaluation cuts the middle out of a conversation."""
 
 
 def apply_protocol(
@@ -82,6 +82,7 @@ def protocol(name: str) -> Protocol:
         "max_steps": 200,
         "max_tokens": 8000,
         "tokens of the context": 23000,  # as published: not COMPAT_CONTEXT, which is ours and compared with it
+        "what does not fit in it": "the middle of the conversation",
         **{f"model of {expert}": model for expert, model in experts.items()},
         "malformed call": "ends the conversation",
         "several calls at once": "one message",
@@ -115,6 +116,7 @@ def our_settings(cell: EvalCell, recipe: ToolOrchestraRecipe, worlds: Mapping[st
         "max_steps": worlds["max_steps"],
         "max_tokens": section.max_tokens,
         "tokens of the context": section.budget.total,
+        "what does not fit in it": "the oldest messages but the first",
         **{f"model of {expert}": name_model(expert) for expert in section.experts},
         "malformed call": "shown to the agent, does not reach tau2",
         "several calls at once": "as many messages",

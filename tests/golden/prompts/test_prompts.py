@@ -80,6 +80,7 @@ def our_prompts() -> Mapping[str, str]:
         "memagent/trainer/final": boxed.replace(once, twice),
         "memagent/openai": fill(WHOLE_THE_ANSWER_IS),
         "agentflow/system": prompts.RELEASED_SYSTEM,
+        "agentflow/request": prompts.RELEASED_REQUEST,
         **{f"agentflow/{role}": fill(message) for role, message in prompts.read_messages("released").items()},
         **{f"agentflow/{name}": str(prompts.read_tools()[name]) for name in prompts.read_tools()},
         "search_r1/prompt": "".join(
@@ -123,7 +124,10 @@ def test_tools_and_memory_are_printed_as_the_released_code_prints_them() -> None
     names = ["Python_Code_Generator_Tool", "Generalist_Solution_Generator_Tool"]
     slots = prompts.describe_released_tools(names)
     assert slots["tools"] == "['Generalist_Solution_Generator_Tool', 'Python_Code_Generator_Tool']"
-    assert slots["metadata"].startswith("{'Python_Code_Generator_Tool': {'tool_name': 'Python_Code_Generator_Tool', ")
+    # Both are sorted by name (models/initializer.py, lines 383 and 430).
+    first, second = (f"'{name}': {{'tool_name': '{name}', " for name in sorted(names))
+    assert slots["metadata"].startswith("{" + first)
+    assert second in slots["metadata"]
     step = {"tool_name": "A", "sub_goal": "it's", "command": "c", "result": ["r"]}
     assert prompts.render_released_memory([]) == "{}"
     assert prompts.render_released_memory([step]) == (

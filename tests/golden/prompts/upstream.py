@@ -227,6 +227,7 @@ SOURCES = (
     Source("memagent/trainer/final", MEMAGENT, "recurrent/impls/memory.py", 132, as_it_is),
     Source("memagent/openai", MEMAGENT, f"{_EVAL}/openai_api.py", 8, with_marks),
     Source("agentflow/system", AGENTFLOW, f"{_FLOW}/engine/vllm.py", 26, read_string),
+    Source("agentflow/request", AGENTFLOW, "train/rollout.py", 182, read_string),
     Source("agentflow/planner.plan", AGENTFLOW, f"{_FLOW}/models/planner.py", 93, f_string),
     Source("agentflow/planner.next_step", AGENTFLOW, f"{_FLOW}/models/planner.py", 258, f_string),
     Source("agentflow/planner.final", AGENTFLOW, f"{_FLOW}/models/planner.py", 385, f_string),

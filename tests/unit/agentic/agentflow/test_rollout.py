@@ -332,7 +332,8 @@ async def test_long_results_lose_their_middle(tell, tokenizer):
 
 async def test_released_planners_read_what_the_released_code_shows_them(tell, tokenizer):
     name = "Generalist_Solution_Generator_Tool"
-    planner = ["my analysis", NEXT.format("one").replace("echo", name), "**Answer:** acorn"]
+    answer = "Not <answer>oak</answer> but <answer>acorn</answer>."
+    planner = ["my analysis", NEXT.format("one").replace("echo", name), answer]
     scripts = {**ROLES, "policy": planner, "judge": ["They agree.\nVERDICT: SAME"]}
     roles = {role: {"role": role} for role in ("executor", "verifier", "judge")}
     config = section(format="released", reward="judge", roles=roles, tools={name: {"path": "unused"}})
@@ -340,12 +341,15 @@ async def test_released_planners_read_what_the_released_code_shows_them(tell, to
     plan, step, final = story.prompts("policy")
     assert all(prompts.RELEASED_SYSTEM in prompt for prompt in (plan, step, final))
     assert f"- Available tools: ['{name}']\n- Metadata for tools: {{'{name}': {{'tool_name': '{name}', " in plan
+    asks = f"- **Query:** Which question?{prompts.RELEASED_REQUEST}\n"
+    assert all(asks in prompt for prompt in (step, final, *story.prompts("executor")))
     assert "- **Query Analysis:** my analysis\n" in step
     assert "- **Previous Steps:** {}\n" in step
     memory = {"tool_name": name, "sub_goal": "repeat one", "command": 'execution = tool.execute(query="hi")'}
     assert f"- **Actions Taken:** { ({'Action Step 1': {**memory, 'result': ['hi']}}) }\n" in final
     (asked,) = story.prompts("judge")
-    assert "**Answer:** acorn" in asked
+    assert "\nacorn\n" in asked
+    assert "oak" not in asked
     assert prompts.RELEASED_SYSTEM not in asked
     assert (story.trajectory.reward, story.trajectory.log["graded_by"]) == (1.0, "same")
 

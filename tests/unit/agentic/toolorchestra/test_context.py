@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agentic.toolorchestra.config import BudgetSection
 from agentic.toolorchestra.context import Workspace, drop_oldest
 from core.text.conversation import Message
@@ -11,9 +13,19 @@ from core.text.tokenizer import encode_text
 from core.text.tool_calls import ToolCall
 
 
-def test_documents_alternate_new_ones_first_and_are_kept_once() -> None:
-    workspace = Workspace()
-    workspace.add_documents(["a", "b", "c"])
+@pytest.mark.parametrize(
+    ("old", "new", "merged"),
+    [("", "ab", "ab"), ("ab", "xy", "xayb"), ("abcde", "xy", "xabycde"), ("a", "xyz", "axyz"), ("abc", "", "abc")],
+)
+def test_new_documents_are_spread_as_in_the_released_code(old: str, new: str, merged: str) -> None:
+    """merge_documents in training/lead_agent/llm_agent/generation_quick3.py gave these for the same lists."""
+    workspace = Workspace([*old])
+    workspace.add_documents([*new])
+    assert "".join(workspace.documents) == merged
+
+
+def test_equal_documents_are_kept_once() -> None:
+    workspace = Workspace(["a", "b", "c"])
     workspace.add_documents(["x", "b"])
     assert workspace.documents == ["x", "a", "b", "c"]
 

@@ -47,6 +47,12 @@ async def test_search_then_answer(tell: Tell, services: Services) -> None:
     assert all("What does a lamp cost?" in body["messages"][0]["content"] for _, body in services.asked)
 
 
+async def test_the_best_document_stands_last_where_a_full_prompt_keeps_it(tell: Tell, services: Services) -> None:
+    services.passages = ["Lamp\nA lamp costs 42.", "Vase\nA vase costs 7."]
+    story = await tell([SEARCH, ANSWER_2])
+    assert "Documents:\nVase\nA vase costs 7.\n\nLamp\nA lamp costs 42.\n\nChoose" in story.prompts[1]
+
+
 async def test_cost_latency_and_counts_are_recorded(tell: Tell) -> None:
     price = {"input": 0.2, "output": 0.4}
     story = await tell([SEARCH, EXPERT_1, ANSWER_2], orchestrator_price=price)
