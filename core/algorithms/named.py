@@ -107,7 +107,8 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "kl_loss_coef": (1e-5, "released script (OpenRLHF, train_reinforce_baseline_hybrid_engine.sh): 1e-5"),
         "kl_loss_type": ("k2", "the same script: k2 as a loss"),
     },
-    # GiGPO, arXiv 2505.10978, and its released code (verl-agent)
+    # GiGPO, arXiv 2505.10978, and its released code (verl-agent), whose means of a group count a rollout once for each
+    # turn; here it counts once, as in the paper and the authors' later code (DrMAS)
     "gigpo": {
         "adv_estimator": ("gigpo", "equations 3, 7 and 8: A = A_episode + omega A_step"),
         "std_normalization": (False, "released code: its default is mean_norm; equations 3 and 7 allow both"),
@@ -130,7 +131,7 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_high": PPO_CLIP,
         "kl_loss_coef": (0.0, "released script (run_mt_grpo.sh): beta 0"),
     },
-    # PPO, arXiv 1707.06347, with lambda 1 and a value head on the policy's own layers
+    # PPO, arXiv 1707.06347, with lambda 1 and a value head on the policy's own layers; verl whitens A and clips values
     "ppo": {
         "adv_estimator": ("gae", "equation 11, with lambda 1"),
         "vf_coef": (0.1, "TRL's default; equation 9 calls it c1"),

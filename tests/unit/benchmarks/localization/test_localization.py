@@ -23,6 +23,7 @@ def test_the_preset_of_the_paper_may_stand_beside_them_and_the_departures_are_to
     told = theirs.list_departures(ours)
     assert "prompts: ours, by the released rules; published: released" in told
     assert "max_turns: 6; published: not found" in told
+    assert "failed instances: 0; published: not found" in told
     assert not theirs.covers({**ours, "tools": "bash"})
 
 
