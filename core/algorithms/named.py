@@ -7,6 +7,7 @@ that.
 Where a paper and slime differ: slime divides by the sample's std + 1e-6, where the papers write std(R), and so do we.
 slime 0.3 has no overlong rule and no constant length; our hooks give it rewards, rows and divisors that have them
 (core/backends/slime/rows.py). A paper's mean over the tokens of a group is one over the batch, in verl, slime and here.
+verl's PPO loss has a dual clip of 3 unless told otherwise; here it is where an entry or a preset has it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_high": PPO_CLIP,
         "kl_loss_coef": (0.0, "trains without the KL term, beta = 0"),
     },
-    # DAPO, arXiv 2503.14476
+    # DAPO, arXiv 2503.14476, whose script in verl has a dual clip, clip_ratio_c 10, and up to 10 rounds of sampling
     "dapo": {
         "std_normalization": (True, "equation 9: A = (R - mean(R)) / std(R)"),
         "dynamic_sampling": (True, "section 3.2, Dynamic Sampling"),
