@@ -19,6 +19,8 @@ Departures, on purpose:
 5. An answer that its schema refuses earns nothing and ends the rollout. There an error tells the policy, which goes on.
 6. A rollout that another limit cut is not trained, too, and a turn needs `max_tokens` of room in the context. There a
    turn may use up the context, and a rollout for which it was too small is trained with its 0.
+7. The tool is `bash`, a new shell for each command, and its output alone is shown. There it is the OpenHands SDK's
+   `terminal`: one session, so a `cd` stays, with the folder and the exit code behind each output.
 
 Run:  bash agentic/codescout/run.sh                         # tiny: two CPU cores, minutes
       bash agentic/codescout/run.sh --preset paper --backend slime --dry-run

@@ -43,7 +43,8 @@ _ESSENTIAL = frozenset({"tools", "score"})
 def protocol(data: str) -> Protocol:
     """Return what the published scores of a data set follow from, as far as it is known."""
     settings = {
-        "tools": "bash and localization_finish",
+        "tools": "a shell and localization_finish",
+        "shell": "terminal, one session, with folder and exit code",
         "score": "F1 of each instance, averaged",
         "prompts": "released",
         "gold places": "file_changes of the released data sets",
@@ -56,7 +57,8 @@ def our_settings(recipe: CodeScoutRecipe, sampling: Sampling) -> Settings:
     """Return the settings of a cell of ours, in the words of `protocol`."""
     section = recipe.codescout
     return {
-        "tools": "bash and localization_finish",
+        "tools": "a shell and localization_finish",
+        "shell": "bash, a new one for each command, its output alone",
         "score": "F1 of each instance, averaged",
         "prompts": "ours, by the released rules" if section.prompt == "full" else "the issue alone",
         "gold places": "file_changes of the record (agentic/codescout/gold.py)",
