@@ -24,7 +24,7 @@ class CodePlaces:
 def read_answer(locations: object) -> CodePlaces | None:
     """Read the argument of the call that answers; None if an entry is no object, has no file, or another type.
 
-    White space around a name is dropped. A name that is empty or null counts as missing.
+    White space around a name is dropped, which the released code keeps. A name that is empty or null counts as missing.
     """
     if not isinstance(locations, Sequence) or isinstance(locations, str):
         return None

@@ -8,14 +8,19 @@ several times if it likes, and is shown what the commands print. It answers by o
 reward is the sum of the F1 of files, modules and functions against the gold patch (places.py): no test is run.
 
 As in the released code, an answer beside other calls, or with text after it, earns nothing; a turn without a call ends
-the rollout without an answer; and a rollout without an answer at a limit keeps its 0 in its group's statistics and
-is not trained (`algorithm.overlong_filter` of the presets).
+the rollout without an answer; and a rollout that used up its turns without an answer keeps its 0 in its group's
+statistics and is not trained (`algorithm.overlong_filter` of the presets).
 
 Departures, on purpose:
 1. Token ids stay token ids. The released code finds the policy's tokens again by the markers of the chat template.
 2. A call that cannot be read is answered by an error. There it is text, which ends the rollout.
 3. The calls of a turn beyond `max_calls` are not run. There the prompt alone forbids them.
 4. The repository has no .git, so no history can tell. A checkout of the host is read-only.
+5. An answer that its schema refuses earns nothing and ends the rollout. There an error tells the policy, which goes on.
+6. A rollout that another limit cut is not trained, too, and a turn needs `max_tokens` of room in the context. There a
+   turn may use up the context, and a rollout for which it was too small is trained with its 0.
+7. The tool is `bash`, a new shell for each command, and its output alone is shown. There it is the OpenHands SDK's
+   `terminal`: one session, so a `cd` stays, with the folder and the exit code behind each output.
 
 Run:  bash agentic/codescout/run.sh                         # tiny: two CPU cores, minutes
       bash agentic/codescout/run.sh --preset paper --backend slime --dry-run

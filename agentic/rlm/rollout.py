@@ -13,7 +13,8 @@ Departures from both, on purpose:
 2. Programs are isolated by the kernel, and their interpreter has its state by replay (programs.py). Both ports keep a
    process, which the released trainer runs on its host without isolation. So a program must do the same when run again.
 3. What the root sampled is never encoded again. What a sub-call answered is text in a program.
-4. The answer is FINAL(value) or a boxed reply without a program. The port sets a dictionary `answer` in a program.
+4. The answer is FINAL(value) or a boxed reply without a program. The port sets a dictionary `answer` in a program,
+   and goes on after a reply without one.
 5. One program in a reply is run, the last one. The port runs all.
 6. `question` is a variable too. In the paper it is a part of the prompt that is the variable; the port has it not.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Evaluate a run or any checkpoint on held-out tasks, with the baselines; --help lists the options:
-#   bash agentic/search_r1/evaluate.sh --model CHECKPOINT --preset paper --data data/nq_test.jsonl
+#   bash agentic/search_r1/evaluate.sh --model CHECKPOINT --preset paper --data data/nq_test.jsonl --seeds 0
 # The preset says where the retrieval service is. That of `tiny` is started for the command:
 #   .venv/bin/tokentrue serve services agentic/search_r1/services/tiny.yaml --logs runs/data/search_r1-tiny/services -- \
 #     bash agentic/search_r1/evaluate.sh --run runs/search_r1-tiny --data runs/data/search_r1-tiny/test-four.jsonl

@@ -16,7 +16,7 @@ With `search_r1.visit` the policy may read whole pages, too (visit.py).
 Departures from both ports, on purpose:
 1. Token ids stay token ids. The released trainer decodes every turn, cuts its text at the tag and encodes it again.
 2. The answer is read from the policy's last turn. Both ports take the last <answer> of the whole text, so a passage
-   could bring one.
+   could bring one; a rollout without any has the answer of the prompt's example, Beijing.
 3. A search that fails, fails the rollout: it is counted and not trained. slime's example shows the policy that nothing
    was found, and trains on that. The released trainer stops.
 4. The last turn that `max_turns` allows is not searched for: nobody would read what was found.

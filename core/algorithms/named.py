@@ -7,6 +7,7 @@ that.
 Where a paper and slime differ: slime divides by the sample's std + 1e-6, where the papers write std(R), and so do we.
 slime 0.3 has no overlong rule and no constant length; our hooks give it rewards, rows and divisors that have them
 (core/backends/slime/rows.py). A paper's mean over the tokens of a group is one over the batch, in verl, slime and here.
+verl's PPO loss has a dual clip of 3 unless told otherwise; here it is where an entry or a preset has it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_high": PPO_CLIP,
         "kl_loss_coef": (0.0, "trains without the KL term, beta = 0"),
     },
-    # DAPO, arXiv 2503.14476
+    # DAPO, arXiv 2503.14476, whose script in verl has a dual clip, clip_ratio_c 10, and up to 10 rounds of sampling
     "dapo": {
         "std_normalization": (True, "equation 9: A = (R - mean(R)) / std(R)"),
         "dynamic_sampling": (True, "section 3.2, Dynamic Sampling"),
@@ -107,7 +108,8 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "kl_loss_coef": (1e-5, "released script (OpenRLHF, train_reinforce_baseline_hybrid_engine.sh): 1e-5"),
         "kl_loss_type": ("k2", "the same script: k2 as a loss"),
     },
-    # GiGPO, arXiv 2505.10978, and its released code (verl-agent)
+    # GiGPO, arXiv 2505.10978, and its released code (verl-agent), whose means of a group count a rollout once for each
+    # turn; here it counts once, as in the paper and the authors' later code (DrMAS)
     "gigpo": {
         "adv_estimator": ("gigpo", "equations 3, 7 and 8: A = A_episode + omega A_step"),
         "std_normalization": (False, "released code: its default is mean_norm; equations 3 and 7 allow both"),
@@ -130,7 +132,7 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "clip_ratio_high": PPO_CLIP,
         "kl_loss_coef": (0.0, "released script (run_mt_grpo.sh): beta 0"),
     },
-    # PPO, arXiv 1707.06347, with lambda 1 and a value head on the policy's own layers
+    # PPO, arXiv 1707.06347, with lambda 1 and a value head on the policy's own layers; verl whitens A and clips values
     "ppo": {
         "adv_estimator": ("gae", "equation 11, with lambda 1"),
         "vf_coef": (0.1, "TRL's default; equation 9 calls it c1"),

@@ -23,7 +23,9 @@ def test_the_preset_of_the_paper_may_stand_beside_them_and_the_departures_are_to
     told = theirs.list_departures(ours)
     assert "prompts: ours, by the released rules; published: released" in told
     assert "max_turns: 6; published: not found" in told
-    assert not theirs.covers({**ours, "tools": "bash"})
+    assert "failed instances: 0; published: not found" in told
+    assert any(line.startswith("shell: bash") and "published: terminal, one session" in line for line in told)
+    assert not theirs.covers({**ours, "tools": "a shell"})
 
 
 def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
