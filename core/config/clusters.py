@@ -96,7 +96,7 @@ class SlimeSection(ClusterSection):
     """Names a file in slime's scripts/models, such as qwen2.5-7B: the architecture as Megatron's arguments."""
     checkpoint: CheckpointSection
     colocate: bool = True
-    """Lets rollout and training take turns on the same GPUs. If false, each has its own GPUs and both run at once."""
+    """Lets rollout and training take turns on the same GPUs. If false, each has its own; on slime both run at once."""
     rollout_gpus: PositiveInt | None = None
     """Counts the GPUs that serve the policy and further models. None means the
     GPUs that train; only a colocated job may leave it out."""

@@ -8,8 +8,8 @@ get new weights. vLLM's dialect:
 - It ends on the model's own eos ids as well as on `stop_token_ids`, honours seeds, and refuses temperatures above 2.
 - A request whose connection closes is aborted, so there is no call for it.
 - A server with a tokenizer refuses ids beyond the vocabulary; one without (`--skip-tokenizer-init`) does not.
-- Each reply names the weights of every token. vime's vLLM is older and names one version for the whole reply.
-  A server that was never given any says `default`.
+- Each reply names the weights of every token; vime's vLLM is older and names one version for the whole reply. A server
+  that was never given any says `default`. vLLM's Rust frontend (VLLM_USE_RUST_FRONTEND=1) leaves `usage` out.
 - `--api-key` guards the endpoint for completions, but not the one for weights: it is for a trusted network.
 """
 
@@ -75,7 +75,7 @@ def _read_completion(reply: Any, url: str) -> Completion:
         # A request aborted before its first token names no weights.
         spans = [(str(span["version"]), span["end"] - span["start"]) for span in choice.get("weight_versions") or ()]
         *earlier, (weight_version, _) = spans or [(str(reply.get("weight_version") or "default"), 0)]
-        told = (reply["usage"].get("prompt_tokens_details") or {}).get("cached_tokens")
+        told = ((reply.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens")
         cached_tokens = None if told is None else int(told)
         finish_reason = choice["finish_reason"]
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:

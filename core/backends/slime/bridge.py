@@ -3,7 +3,8 @@ failures by name, and the method's own metrics.
 
 core/backends/slime/hooks.py gives these functions the names that slime imports by path. With `slime.rows: fan_out` a
 rollout becomes one Sample for each trained turn or segment instead of one container Sample. slime's fully asynchronous
-rollout then loses a group in which the engine aborted a call: it cannot take a fanned-out group back.
+rollout then loses a group in which the engine aborted a call: it cannot take a fanned-out group back. vime's would end
+the job, so it is refused.
 
 Settings that contradict each other are an error at the first call. After that no hook raises for what a rollout or a
 tracker does: every rollout ends within its deadline as a Sample, a failed one under the name of its failure.

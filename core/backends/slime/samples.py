@@ -51,8 +51,12 @@ class SlimeSample(Protocol):
 
 
 def to_record(task: Task) -> dict[str, Any]:
-    """Make the record that slime reads for a task. It passes the metadata on, which are our own record."""
-    return {"prompt": task.question, "label": next(iter(task.answers), ""), "metadata": task_to_record(task)}
+    """Make the record that slime reads for a task. It passes the metadata on, which are our own record.
+
+    The prompt is a list of messages: slime takes no text for a model that also sees images, such as Qwen3.6.
+    """
+    prompt = [{"role": "user", "content": task.question}]
+    return {"prompt": prompt, "label": next(iter(task.answers), ""), "metadata": task_to_record(task)}
 
 
 def write_tasks(target: Path, tasks: Iterable[Task], source: Path) -> int:

@@ -79,6 +79,12 @@ def check_arguments(recipe: Recipe, args: Any, converted: bool) -> None:
     }
     if not converted:
         required["partial_rollout"] = (False, "slime cannot keep a group some of whose rollouts are fanned out")
+        is_vime = recipe.slime is not None and recipe.slime.framework == "vime"
+        if is_vime and "fully_async" in str(getattr(args, "rollout_function_path", None)):
+            raise RecipeError(
+                "--rollout-function-path: vime's fully asynchronous rollout runs a group again when new weights abort "
+                "one of its calls, and the job ends if the others are fanned out; set slime.rows=container"
+            )
     for name, (value, reason) in required.items():
         if (given := getattr(args, name, value)) != value:
             raise RecipeError(f"--{name.replace('_', '-')} is {given}, must be {value}: {reason}")

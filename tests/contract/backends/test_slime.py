@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -20,10 +21,10 @@ from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import grpo_loss
 from core.backends.slime import flags
 from core.backends.slime.bridge import SlimeBridge, summarize
-from core.backends.slime.samples import group_samples, read_task
+from core.backends.slime.samples import group_samples, read_task, write_tasks
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
-from core.types import LossAgg, Row
+from core.types import LossAgg, Row, Task
 from tests.contract.backends.batch import Batch, Tape, assert_ours, our_rows, play_again
 from tests.contract.backends.case import Case
 from tests.contract.backends.conftest import CASES, Arguments
@@ -38,6 +39,18 @@ VOCABULARY = 5
 
 def generate(made: Any, args: Any, tape: Tape, rollout_id: int) -> Batch:
     return read_slime(made.generate(rollout_id), made.samples, tape, args)
+
+
+def test_a_record_is_read_for_a_model_that_sees_images_too(slime: Any, tmp_path: Path) -> None:
+    """slime loads such a model's processor, and then takes no prompt that is a text."""
+    from slime.utils.data import Dataset
+
+    task = Task("t", "Which?", ("acorn",), metadata={"a": 1})
+    write_tasks(tmp_path / "train.jsonl", [task], tmp_path / "source")
+    for processor in (None, SimpleNamespace(image_processor=None)):
+        names = {"prompt_key": "prompt", "label_key": "label"}
+        (sample,) = Dataset(str(tmp_path / "train.jsonl"), None, processor, None, **names).samples
+        assert read_task(sample, "train.jsonl") == task
 
 
 def test_dynamic_filter_and_aborts(

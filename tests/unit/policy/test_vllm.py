@@ -110,6 +110,15 @@ async def test_a_vllm_that_knows_one_version_for_a_reply_is_believed() -> None:
     assert completion.count_versions() == [("7", 3)]
 
 
+async def test_a_vllm_whose_frontend_is_in_rust_counts_no_tokens() -> None:
+    """Its reply has no `usage` (rust/src/server/src/routes/inference/generate/types.rs); vime's image has it."""
+    rust = Recorded("completion")
+    (answer,) = rust.answers
+    rust.answers = [answer | {"reply": {name: part for name, part in answer["reply"].items() if name != "usage"}}]
+    completion = await ask(rust)
+    assert (len(completion.token_ids), completion.cached_tokens) == (3, None)
+
+
 @pytest.mark.parametrize(("name", "kind"), [("beyond_context", "too_long"), ("no_temperature", "bad_request")])
 async def test_refusals_have_their_names(name: str, kind: str) -> None:
     vllm = Recorded(name)

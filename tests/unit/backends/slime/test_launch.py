@@ -124,7 +124,7 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     assert held == {"agentic_recipe": recipe.dump()}
     assert type(recipe).model_validate(held["agentic_recipe"]) == recipe
     lines = [json.loads(line) for line in (cluster.out / "data/train.jsonl").read_text().splitlines()]
-    assert [line["prompt"] for line in lines] == [task.question for task in TASKS]
+    assert [line["prompt"] for line in lines] == [[{"role": "user", "content": task.question}] for task in TASKS]
     assert lines[1]["label"] == "a1"
     assert len((cluster.out / "data/eval.jsonl").read_text().splitlines()) == 2
     assert (cluster.out / "config.yaml").is_file()
