@@ -141,5 +141,5 @@ def _read_completion(reply: Any, prompt_tokens: int, url: str) -> Completion:
         what = f"meta_info.completion_tokens is {count} but there are {len(token_ids)} output_token_logprobs"
         raise PolicyError("bad_reply", f"{url}: {what}")
     if read != prompt_tokens:  # with --allow-auto-truncate
-        raise PolicyError("too_long", f"{url}: of a prompt of {prompt_tokens} tokens it read {read}; shorten the prompt")
+        raise PolicyError("too_long", f"{url}: of a prompt of {prompt_tokens} tokens it read {read}; shorten it")
     return Completion(token_ids, logprobs, finish_reason, weight_version, cached_tokens, earlier)

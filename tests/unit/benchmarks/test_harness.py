@@ -17,6 +17,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic.memagent.world import WORLD
 from benchmarks.aime.evaluate import make_parser as aime
 from benchmarks.harness.command import EvalPlan, Evaluator
 from benchmarks.harness.models import EvalModels, check_server, is_other_model, weights_digest
@@ -32,12 +33,14 @@ from core.http_client import HTTPClient
 from core.policy.base import Roles
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
+from core.report import build_summary
 from core.report.stats import wilson
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, append_batch, read_batches
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder, flatten
+from core.text.tokenizer import load_tokenizer
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests.kit import answer_health, make_recipe, make_sglang_reply, serve_app
 
@@ -127,6 +130,28 @@ async def test_conversations_that_were_computed_again_are_told(
     last = capsys.readouterr().out.splitlines()[-1]
     assert told in last
     assert ("warning, cache too small" in last) == bool(told)
+
+
+async def test_a_server_that_takes_other_weights_in_the_midst_is_told(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three samples more, after a training has given the server its step 7."""
+
+    async def play(version: str, tasks: Sequence[Task]) -> EvalResult:
+        turn = Turn("single", (1,), Completion((2,), (-1.0,), "stop", version), trained=False)
+
+        @asynccontextmanager
+        async def opener() -> AsyncIterator[OpenVariant]:
+            yield OpenVariant(Counting(turns=(turn,)), {}, cast(Any, load_tokenizer(tiny)))
+
+        return await evaluate_cell(replace(CELL, repeats=None), tasks, folder, opener, make_result)
+
+    tiny = WORLD.build_model(folder.path / "model", seed=0)
+    assert "mixed_weights" not in (await play("default", TASKS[:2])).notes
+    told = "samples are of more than one version of weights: single: 7 (3), default (2)"
+    assert (await play("7", TASKS)).notes["mixed_weights"] == told
+    assert told in capsys.readouterr().err
+    assert f"made-up, trained: {told}" in build_summary(folder)["departures"]
 
 
 async def test_failed_samples_count_and_run_again_only_when_asked(folder: RunFolder) -> None:
