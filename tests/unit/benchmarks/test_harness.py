@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -245,6 +245,31 @@ async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_i
     (tmp_path / place / "model.safetensors").write_bytes(bytes(50_000) + b"x" * 50_000)
     with pytest.raises(EvaluationError, match=f"otherwise: settings.{named} was '.*', is now '.*'"):
         await run(folder, make_cell())
+
+
+async def test_samples_are_refused_where_the_server_of_a_role_holds_another_model(folder: RunFolder) -> None:
+    """Two ports of this machine are one place; a server that says nothing is no other."""
+
+    def make_cell(url: str) -> EvalCell:
+        models = EvalModels(make_recipe(Recipe, roles={"judge": url}), concurrency=1)
+        return models.make_cell(folder, "owner/name", settings={}, **SHARED)
+
+    def hold(path: str) -> AbstractContextManager[str]:
+        async def say(request: web.Request) -> web.Response:
+            return web.json_response({"model_path": path})
+
+        app = web.Application()
+        app.router.add_get("/model_info", say)
+        return serve_app(app)
+
+    with hold("/hub/models--Qwen--Qwen3-8B/snapshots/0a1b") as first, hold("/there/Qwen3-8B") as same:
+        assert (await run(folder, make_cell(first)))[1] == 10
+        assert (await run(folder, make_cell(same)))[1] == 0
+    assert (await run(folder, make_cell("http://127.0.0.1:9")))[1] == 0
+    with hold("/there/Qwen3-0.6B") as other:
+        changed = "settings.served model of judge was 'Qwen3-8B', is now 'Qwen3-0.6B'"
+        with pytest.raises(EvaluationError, match=changed):
+            await run(folder, make_cell(other))
 
 
 async def test_a_result_of_another_chat_template_is_not_shown_as_new(folder: RunFolder, tmp_path: Path) -> None:
