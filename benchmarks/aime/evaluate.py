@@ -17,6 +17,7 @@ command continues where a killed one stopped, and a larger --k adds to what is t
 from __future__ import annotations
 
 import argparse
+import hashlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,8 @@ def prepare(options: argparse.Namespace) -> FilePlan:
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
     data, tasks = load_problems(options.data, Path("data"))
     tell_all_taken(options.data, len(tasks), options.tasks)
+    texts = repr([(task.task_id, task.question, task.answers) for task in tasks])
+    problems = {"problems": f"sha256:{hashlib.sha256(texts.encode()).hexdigest()[:12]}"}  # two files may have one name
     tasks = tasks[: options.tasks]
     settings = {
         "method": SPEC.name,
@@ -84,7 +87,7 @@ def prepare(options: argparse.Namespace) -> FilePlan:
         models.make_cell(
             folder,
             named[variant],
-            settings=settings,
+            settings={**settings, **problems},
             variant=variant,
             data=data,
             length=options.budget,

@@ -15,7 +15,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.plan import EvalCell
+from benchmarks.harness.plan import SERVED, EvalCell
 from core.config import Recipe
 from core.engine import CausalLM, EmbeddedPolicy, Engine, weights
 from core.hub import SMALL_FILES, resolve
@@ -57,6 +57,7 @@ class EvalModels:
     """Holds the digest of each file of the method and of the recipe's functions."""
     _tokenizers: dict[str, Tokenizer] = field(default_factory=dict, init=False)
     _networks: dict[str, CausalLM] = field(default_factory=dict, init=False)
+    _role_models: dict[str, str] | None = field(default=None, init=False)
 
     @classmethod
     def from_options(cls, options: argparse.Namespace, recipe: Recipe, **limits: Any) -> EvalModels:
@@ -90,9 +91,9 @@ class EvalModels:
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
         """Return a cell that `model` is evaluated in.
 
-        Its settings name the method's code, the model's weights, tokenizer and chat template, the weights of the roles,
-        and what `--set` has changed of the model of a run. In a folder that is no run they name the number format of a
-        model loaded here.
+        Its settings name the method's code, the model's weights, tokenizer and chat template, the weights of the roles
+        (of one behind a server the model that this says it holds), and what `--set` has changed of the model of a run.
+        In a folder that is no run they name the number format of a model loaded here.
         """
         served = model in (*self.urls, self.to_serve)
         path, roles = Path(model), self.recipe.roles
@@ -115,11 +116,22 @@ class EvalModels:
         return EvalCell(
             model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
             model_path=model,
-            settings=jsonable({**settings, **{name: value for name, value in found.items() if value}}),
+            settings=jsonable(
+                {**settings, **self._find_role_models(), **{name: value for name, value in found.items() if value}}
+            ),
             notes={"served": served},
             concurrency=self.concurrency,
             **fields,
         )
+
+    def _find_role_models(self) -> Mapping[str, str]:
+        """Map a setting for each role behind a server to the name of the model that the server says it holds."""
+        if self._role_models is None:
+            keys = self.recipe.role_key_files
+            places = {role: place for role, place in self.recipe.roles.items() if place.startswith(("http", VLLM))}
+            asked = {role: find_served_model(url, keys.get(role)) for role, url in places.items()}
+            self._role_models = {f"{SERVED}{role}": name_served(found) for role, found in asked.items() if found}
+        return self._role_models
 
     async def check_servers(self, cells: Iterable[EvalCell]) -> None:
         """Raise ServerError unless the server of each cell's model answers."""
@@ -177,11 +189,13 @@ async def check_server(url: str) -> None:
         )
 
 
-def find_served_model(url: str, key_file: Path | None = None) -> str | None:
+def find_served_model(url: str, key_file: Path | str | None = None) -> str | None:
     """Return the model that the server at `url` says it holds; None if it says nothing that can be read."""
     for path in ("/v1/models",) if url.startswith(VLLM) else ("/model_info", "/get_model_info"):
         with suppress(OSError, ValueError, LookupError, TypeError, HTTPException):
-            key = {"Authorization": f"Bearer {key_file.read_text(encoding='utf-8').strip()}"} if key_file else None
+            key = (
+                {"Authorization": f"Bearer {Path(key_file).read_text(encoding='utf-8').strip()}"} if key_file else None
+            )
             with open_url(url.removeprefix(VLLM).rstrip("/") + path, 10.0, key) as response:
                 reply = json.load(response)
             return str(reply["data"][0]["root"] if path == "/v1/models" else reply["model_path"])
@@ -192,8 +206,13 @@ def is_other_model(found: str, model: str) -> bool:
     """Return whether a server's model has another folder than `model`, or another name, if one is not on this disk."""
     if Path(found).is_dir() and Path(model).is_dir():
         return Path(found).resolve() != Path(model).resolve()
+    return name_served(found) != Path(model).name
+
+
+def name_served(found: str) -> str:
+    """Return the name of a model by its path on the server's disk, such as one of the hub's cache."""
     of_hub = re.search(r"models--(?:[^/]*--)?([^/]+)/snapshots/", found)
-    return (of_hub[1] if of_hub else Path(found).name) != Path(model).name
+    return of_hub[1] if of_hub else Path(found).name
 
 
 def weights_digest(model: str | None, files: Sequence[str] = ("*.safetensors", "config.json")) -> str | None:

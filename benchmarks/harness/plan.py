@@ -24,8 +24,11 @@ class EvaluationError(RuntimeError):
     """An evaluation that cannot be run as asked; the message says why and what to do."""
 
 
-LATER = {f"settings.{name}" for name in ("tokenizer", "dtype", "weights", "role_weights", "code")}
+LATER = {f"settings.{name}" for name in ("tokenizer", "dtype", "weights", "role_weights", "code", "problems")}
 """Names the conditions that not every result tells: one of an earlier version does not, nor one of a server."""
+
+SERVED = "served model of "
+"""Begins the names of conditions that tell what the server of a role holds, if it says that."""
 
 COMPARED = ("protocol", "published_as", "departures")
 """Names the notes by which a cell stands beside a published score."""
@@ -96,7 +99,8 @@ def sampling_record(sampling: Sampling) -> dict[str, float]:
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return a text that names every key whose value differs; it is empty when none does."""
     sections = [{".".join(key.split(".")[:2]) for key in side} for side in (before, now)]
-    untold = LATER - (sections[0] & sections[1])
+    one_sided = sections[0] ^ sections[1]
+    untold = {name for name in one_sided if name in LATER or name.startswith(f"settings.{SERVED}")}
     differ = (key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     keys = sorted(key for key in differ if not any(f"{key}.".startswith(f"{name}.") for name in untold))
     only_code = all(key.startswith("settings.code") for key in keys)

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.harness.plan import EvalCell
+from benchmarks.harness.plan import EvalCell, EvaluationError
 from core.report import PublishedScore
 from core.runs.files import hold_lock
 from core.runs.run_folder import RunFolder
@@ -83,7 +83,13 @@ def compare_cells(
 
     `describe` returns a cell's published protocol and its own settings; None where nothing was published. `departures`
     are those of the recipe. `published_as` is the published model that the model of the variant `evaluated` stands for.
+
+    Raises:
+        EvaluationError: no score of these data was published of a model of that name.
     """
+    known = dict.fromkeys(row.model or row.name for row in rows)
+    if published_as and known and published_as not in known:
+        raise EvaluationError(f"--published-as {published_as}: not one of the published models: {', '.join(known)}")
     marked = []
     for cell in cells:
         if compared := describe(cell):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
-from benchmarks.harness.samples import SampleLog, Samples, flat, session_seconds
+from benchmarks.harness.samples import SampleLog, Samples, describe_weights, flat, session_seconds
 from core.config import HealthSection
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, RolloutError, check_roles
@@ -147,6 +148,9 @@ async def evaluate_cell(
                 f"{cell}: every sample failed: {failures.describe()}. Correct the cause, then run the command again."
             )
         result = make_result(cell, samples)
+        if mixed := describe_weights(samples):
+            result = replace(result, notes={**result.notes, "mixed_weights": mixed})
+            print(f"warning: {cell}: {mixed}", file=sys.stderr)
         log.sync()
         path, repeats = folder.evaluation_path / cell.file, cell.repeats or 1
         before = EvalResult.load(path) if path.is_file() else result

@@ -9,6 +9,7 @@ crash is dropped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class Sample:
     session: int
     elapsed: float
     cpu_elapsed: float
+    weights: Sequence[tuple[str, str]] = ()
+    """Pairs each kind of call with the versions of the weights that sampled it, as its server calls them."""
 
     @classmethod
     def read(cls, rollout: RecordedRollout) -> Sample:
@@ -59,6 +62,7 @@ class Sample:
             policy_tokens=sampled + sum(map(len, rollout.prompts)),
             metrics=rollout.metrics,
             log=rollout.log,
+            weights=tuple(dict.fromkeys((turn.role, version) for turn in rollout.turns for version in turn.versions)),
             **rollout.sample,
         )
 
@@ -187,6 +191,19 @@ def read_samples(folder: RunFolder, result: EvalResult, repeats: int | None = No
 
 def flat(samples: Samples) -> list[Sample]:
     return [sample for of_task in samples for sample in of_task]
+
+
+def describe_weights(samples: Samples) -> str | None:
+    """Say which calls were sampled by more than one version of weights, with the samples of each; None without any.
+
+    A server that takes new weights in the midst of an evaluation, or is another one after a restart, says so.
+    """
+    counts = Counter(pair for sample in flat(samples) for pair in sample.weights)
+    found: dict[str, list[str]] = {}
+    for (role, version), count in sorted(counts.items()):
+        found.setdefault(role, []).append(f"{version} ({count})")
+    mixed = [f"{role}: {', '.join(told)}" for role, told in found.items() if len(told) > 1]
+    return f"samples are of more than one version of weights: {'; '.join(mixed)}" if mixed else None
 
 
 def measure_columns(samples: Samples) -> dict[str, list[float | None]]:

@@ -26,7 +26,7 @@ from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.published import Protocol, Settings
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Samples, flat, measure_columns
-from benchmarks.questions.method import ReleasedQuestions
+from benchmarks.questions.method import COUNTS, ReleasedQuestions
 from benchmarks.questions.prompts import Data, read_released
 from core.runs.evaluation import EvalResult
 from core.types import CALLS, Sampling
@@ -112,7 +112,7 @@ def build_question_result(cell: EvalCell, samples: Samples) -> EvalResult:
     measures = {
         name: column
         for name, column in measure_columns(samples).items()
-        if name.startswith(CALLS) or name in ("cost", "malformed", "expert_failures", "tool_failures")
+        if name.startswith(CALLS) or name in ("cost", *COUNTS)
     }
     scores = {"official": [sample.reward or 0.0 for sample in flat(samples)]}
     return build_result(cell, samples, scores=scores, measures=measures)

@@ -38,6 +38,9 @@ from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import CallError, parse_calls
 from core.types import CALLS, Sampling, Task, Trajectory
 
+COUNTS = ("malformed", "expert_failures", "tool_failures", "judge_unreadable")
+"""Names what a rollout counts and a result shows. An answer whose verdict cannot be read is wrong."""
+
 
 class ReleasedQuestions(Method):
     """Answers the questions of `data` with the recipe's tools, experts and judge."""
@@ -77,6 +80,7 @@ class ReleasedQuestions(Method):
             if run.answer is not None:
                 break
         correct = await self.grade(models, task, run.answer or "")
+        run.counts["judge_unreadable"] += correct is None
         if not correct and (run.counts["search_failures"] or experts.all_down):
             what = "the search service" if run.counts["search_failures"] else "every expert"
             raise RolloutError("service_failed", f"task {task.task_id}: {what} gave no reply")
@@ -86,11 +90,11 @@ class ReleasedQuestions(Method):
             task_id=task.task_id,
             turns=tuple(orchestrator.turns),
             status="truncated" if run.answer is None else "completed",
-            reward=float(correct),
+            reward=float(bool(correct)),
             metrics={
                 "turns": len(orchestrator.turns),
                 "cost": own + sum(call.cost for call in experts.ledger),
-                **dict.fromkeys(("malformed", "expert_failures", "tool_failures"), 0),
+                **dict.fromkeys(COUNTS, 0),
                 **run.counts,
                 **calls,
             },
@@ -106,8 +110,8 @@ class ReleasedQuestions(Method):
                 return call.name, alias  # type: ignore[return-value]
         return None
 
-    async def grade(self, models: RolloutModels, task: Task, answer: str) -> bool:
-        """Say whether the answer is right: as written, or by the judge's word.
+    async def grade(self, models: RolloutModels, task: Task, answer: str) -> bool | None:
+        """Say whether the answer is right: as written, or by the judge's word. None: that cannot be read.
 
         Raises:
             PolicyError: the judge gives no reply.

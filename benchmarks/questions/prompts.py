@@ -223,5 +223,7 @@ def agrees_at_once(answer: str, reference: str) -> bool | None:
     return True if answer.strip().lower() == reference.strip().lower() else None
 
 
-def read_verdict(text: str) -> bool:
-    return text.split("<correct>")[-1].split("</correct>")[0].lower() == "true"
+def read_verdict(text: str) -> bool | None:
+    """Return the judge's word; None where it is neither, which counts as wrong, as all but `true` does there."""
+    word = text.split("<correct>")[-1].split("</correct>")[0].lower()
+    return word == "true" if word in ("true", "false") else None

@@ -3,14 +3,17 @@
     tokentrue evaluate table
 
 A published row has our score if a folder in --runs holds one of the same model under the same protocol
-(benchmarks/harness/published.py), of as many tasks. A row without one is listed with its command, the models that it
-asks, and what it lacks.
+(benchmarks/harness/published.py), of as many tasks. Below the table stands what a reader must know of each such folder:
+its failed samples, and how it departs. A row without a score is listed with its command, the models that it asks, and
+what it lacks.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, fi
 from benchmarks.tau2.evaluate import EVALUATOR as TAU2
 from core.options import show_errors
 from core.report import PublishedScore, build_summary
-from core.report.table import data_sections, markdown, note_comparisons, published_table
+from core.report.table import data_sections, format_failures, markdown, note_comparisons, published_table
 from core.runs.files import write_text
 from core.runs.run_folder import RunFolder
 
@@ -36,13 +39,22 @@ Sections = Mapping[str, Any]
 """Maps data sets to what the summary of one folder says about them."""
 
 
+@dataclass(frozen=True)
+class Found:
+    """Holds what the summary of a folder says that the table needs."""
+
+    name: str
+    sections: Sections
+    departures: Sequence[str]
+
+
 @show_errors(*EXPECTED_ERRORS, ValueError)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     places = Places(options.data, options.tau2_python, options.tau2_data)
     rows = list_published()
     by_evaluation = group_rows(rows, places, options.only)
-    found = list(find_sections(options.runs))
+    found = list(find_results(options.runs))
     text = write_table(rows, found)
     write_text(options.runs / "table.md", text)
     missing = find_missing(by_evaluation, found)
@@ -63,40 +75,56 @@ def group_rows(
 
 
 def find_missing(
-    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], found: Sequence[Sections]
+    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], found: Sequence[Found]
 ) -> dict[Evaluation, list[PublishedScore]]:
     """Map each evaluation to those of its rows that no folder has a score for, of as many tasks as the published one.
 
     An evaluation that lacks none has no entry.
     """
     lacking = {
-        evaluation: [row for row in rows if all(_count_tasks(row, sections) < (row.n or 1) for sections in found)]
+        evaluation: [row for row in rows if all(_count_tasks(row, each) < (row.n or 1) for each in found)]
         for evaluation, rows in by_evaluation.items()
     }
     return {evaluation: rows for evaluation, rows in lacking.items() if rows}
 
 
-def _count_tasks(row: PublishedScore, sections: Sections) -> int:
-    return int((row.find_ours(sections) or {"n": 0})["n"])
+def _count_tasks(row: PublishedScore, found: Found) -> int:
+    return int((row.find_ours(found.sections) or {"n": 0})["n"])
 
 
-def find_sections(runs: Path) -> Iterator[Sections]:
-    """Yield the sections of the summaries of all folders that hold evaluations."""
+def find_results(runs: Path) -> Iterator[Found]:
+    """Yield what the summaries of all folders say that hold evaluations."""
     for config in sorted(runs.glob("*/config.yaml")):
         folder = RunFolder(config.parent)
         if folder.evaluations():
-            yield data_sections(build_summary(folder))
+            summary = build_summary(folder)
+            yield Found(folder.path.name, data_sections(summary), summary["departures"])
 
 
-def write_table(rows: Sequence[PublishedScore], found: Sequence[Sections]) -> str:
-    """Return the table of all rows: beside what was published, ours of the folder that has most tasks of it."""
+def write_table(rows: Sequence[PublishedScore], found: Sequence[Found]) -> str:
+    """Return the table of all rows: beside what was published, ours of the folder that has most tasks of it.
+
+    Notes below it say how these folders depart from what was published, and which samples failed.
+    """
     header, *_ = published_table([], {})
-    lines, compared = [], 0
+    lines, compared, used = [], 0, dict[str, tuple[Found, list[PublishedScore]]]()
     for row in rows:
-        sections: Sections = max(found, key=partial(_count_tasks, row), default={})
-        compared += _count_tasks(row, sections) > 0
-        lines.append(published_table([row], sections)[1])
-    return "\n\n".join([markdown(header, *lines), *note_comparisons(compared)]) + "\n"
+        best = max(found, key=partial(_count_tasks, row), default=Found("", {}, ()))
+        if _count_tasks(row, best):
+            compared += 1
+            used.setdefault(best.name, (best, []))[1].append(row)
+        lines.append(published_table([row], best.sections)[1])
+    notes = (describe_folder(*each) for each in used.values())
+    return "\n\n".join([markdown(header, *lines), *notes, *note_comparisons(compared)]) + "\n"
+
+
+def describe_folder(found: Found, rows: Sequence[PublishedScore]) -> str:
+    """Say which of our scores are of a folder, how many of their samples failed, and how it departs."""
+    names = dict.fromkeys(f"{row.name} on {row.data}" for row in rows)
+    cells = {id(cell): cell for row in rows if (cell := row.find_cell(found.sections))}
+    failures = sum((Counter(cell["failures"]) for cell in cells.values()), Counter[str]())
+    told = [*([f"failed, and counted as wrong: {format_failures(failures)}"] if failures else []), *found.departures]
+    return "\n".join([f"{found.name} ({', '.join(names)}):", *(f"- {line}" for line in told or ["no departure"])])
 
 
 def describe_missing(missing: Mapping[Evaluation, Sequence[PublishedScore]], places: Places) -> str:

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from core.http_client import HTTPClient
 from core.policy.base import PolicyError
@@ -23,11 +23,19 @@ class HTTPPolicy(HTTPClient, ABC):
     """
 
     error = PolicyError
+    kept_back: ClassVar[int] = 0
+    """Counts the tokens of its context that an engine never fills."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         _check_call(prompt_ids, sampling)
         completion = await self.retry(lambda: self._attempt(prompt_ids, sampling, session))
         _check_completion(completion, sampling, self.url)
+        count, budget = len(completion.token_ids), sampling.max_new_tokens
+        if completion.finish_reason == "length" and count + self.kept_back < budget:
+            # vLLM and SGLang end where their context or their cache is full; our engine refuses such a call.
+            room = f"{len(prompt_ids) + count} tokens is too short for max_new_tokens {budget}"
+            fix = f"after a prompt of {len(prompt_ids)}; shorten the prompt, or give its cache more memory"
+            raise PolicyError("too_long", f"{self.url}: the context of {room} {fix}")
         return completion
 
     @abstractmethod

@@ -40,6 +40,8 @@ class SGLangPolicy(HTTPPolicy):
     consistent-hashing router uses it to keep a conversation on one worker.
     """
 
+    kept_back = 2
+
     def __init__(self, url: str, **options: Any):
         super().__init__(url, **options)
         self._workers: list[str] | None = None
@@ -72,7 +74,7 @@ class SGLangPolicy(HTTPPolicy):
             ):
                 await self._abort(rid)
             raise
-        return _read_completion(reply, self.url)
+        return _read_completion(reply, len(prompt_ids), self.url)
 
     async def _abort(self, rid: str) -> None:
         """Wait until the workers know; if the caller is cancelled once more, the abort still goes out."""
@@ -120,7 +122,7 @@ class SGLangPolicy(HTTPPolicy):
         return self._workers
 
 
-def _read_completion(reply: Any, url: str) -> Completion:
+def _read_completion(reply: Any, prompt_tokens: int, url: str) -> Completion:
     try:
         meta = reply["meta_info"]
         finish_reason = meta["finish_reason"]["type"]
@@ -130,6 +132,7 @@ def _read_completion(reply: Any, url: str) -> Completion:
         token_ids = tuple(entry[1] for entry in entries)
         count = meta["completion_tokens"]
         weight_version = str(meta.get("weight_version", "0"))
+        read = prompt_tokens if finish_reason == "abort" else meta.get("prompt_tokens", prompt_tokens)
         cached_tokens = None if (told := meta.get("cached_tokens")) is None else int(told)
         earlier = tuple((str(version), int(tokens)) for version, tokens in meta.get("earlier_weight_versions", ()))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -137,4 +140,6 @@ def _read_completion(reply: Any, url: str) -> Completion:
     if count != len(token_ids):
         what = f"meta_info.completion_tokens is {count} but there are {len(token_ids)} output_token_logprobs"
         raise PolicyError("bad_reply", f"{url}: {what}")
+    if read != prompt_tokens:  # with --allow-auto-truncate
+        raise PolicyError("too_long", f"{url}: of a prompt of {prompt_tokens} tokens it read {read}; shorten it")
     return Completion(token_ids, logprobs, finish_reason, weight_version, cached_tokens, earlier)

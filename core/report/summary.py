@@ -80,9 +80,11 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     steps = [record for records in metrics.values() for record in records]
     trained = {seed: folder.find_trained(seed) for seed in folder.seeds}
+    results = list(chain(*by_data.values()))
+    mixed = [f"{r.data}, {r.variant}: {text}" for r in results if (text := r.notes.get("mixed_weights"))]
     unfinished = [*folder.list_unfinished(), *list_uneven(by_data, trained), *list_older(folder, by_data, trained)]
     published = folder.published
-    departures = join_departures(result for results in by_data.values() for result in results)
+    departures = join_departures(results)
     return {
         "method": folder.config.get("method"),
         "preset": folder.config.get("preset"),
@@ -104,7 +106,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         "trained": {str(seed): path and str(path.relative_to(folder.path)) for seed, path in trained.items()},
         "kept": {str(seed): kept for seed, records in metrics.items() if (kept := _find_kept(folder, seed, records))},
         "departures": list(
-            dict.fromkeys([*unfinished, *published["of_recipe"], *published["departures"], *departures])
+            dict.fromkeys([*unfinished, *mixed, *published["of_recipe"], *published["departures"], *departures])
         ),
     }
 

@@ -50,11 +50,16 @@ class PublishedScore:
         """Return the score with Wilson's interval; None where the number of tasks is not known."""
         return None if self.n is None else Estimate(self.score, *wilson(self.score * self.n, self.n), self.n)
 
-    def find_ours(self, sections: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return our score of the same data, variant, length, model and protocol, if there is one."""
+    def find_cell(self, sections: Mapping[str, Any]) -> Cell | None:
+        """Return our cell of the same data, variant, length, model and protocol, if it has a score of this metric."""
         cell = sections.get(self.data, {}).get("variants", {}).get(self.variant, {}).get(str(self.length), {})
         same = (cell.get("published_as"), cell.get("protocol")) == (self.model or self.name, self.protocol)
-        return cell.get(self.metric) if same else None
+        return cell if same and self.metric in cell else None
+
+    def find_ours(self, sections: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return our score in that cell; its `n` counts tasks, as the published one does: one of all seeds once."""
+        cell = self.find_cell(sections)
+        return cell and {**cell[self.metric], "n": cell["tasks"]}
 
 
 def render_table(summary: Mapping[str, Any], published: Sequence[PublishedScore] = ()) -> str:
@@ -250,7 +255,7 @@ def published_table(published: Sequence[PublishedScore], sections: Mapping[str, 
 def list_notes(sections: Mapping[str, Any], published: Sequence[PublishedScore] = ()) -> list[str]:
     """Return what a reader of the tables must know: what their seeds are, and how many comparisons they make."""
     kinds: dict[str, dict[str, None]] = {"training": {}, "sampling": {}}
-    compared = sum(row.find_ours(sections) is not None for row in published)
+    compared = sum(row.find_cell(sections) is not None for row in published)
     for section in sections.values():
         for variant, cells in section["variants"].items():
             for cell in cells.values():

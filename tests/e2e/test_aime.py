@@ -98,3 +98,8 @@ def test_the_agent_is_a_variant_beside_the_single_call(
     # Another sampling does not go into the same folder.
     assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--temperature", "0.1")) == 1
     assert "sampling.temperature: 0.7 in the folder, 0.1 asked for" in capsys.readouterr().err
+    # Nor do other problems in a file of the same name.
+    other = tmp_path / problems.name
+    other.write_text(problems.read_text().replace("plus", "and"))
+    assert cli.main(arguments(model, preset, other, tmp_path, *shared, "--variants", "single")) == 1
+    assert "otherwise: settings.problems was 'sha256:" in capsys.readouterr().err

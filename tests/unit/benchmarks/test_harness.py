@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +17,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic.memagent.world import WORLD
 from benchmarks.aime.evaluate import make_parser as aime
 from benchmarks.harness.command import EvalPlan, Evaluator
 from benchmarks.harness.models import EvalModels, check_server, is_other_model, weights_digest
@@ -32,12 +33,14 @@ from core.http_client import HTTPClient
 from core.policy.base import Roles
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
+from core.report import build_summary
 from core.report.stats import wilson
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, append_batch, read_batches
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder, flatten
+from core.text.tokenizer import load_tokenizer
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests.kit import answer_health, make_recipe, make_sglang_reply, serve_app
 
@@ -127,6 +130,28 @@ async def test_conversations_that_were_computed_again_are_told(
     last = capsys.readouterr().out.splitlines()[-1]
     assert told in last
     assert ("warning, cache too small" in last) == bool(told)
+
+
+async def test_a_server_that_takes_other_weights_in_the_midst_is_told(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three samples more, after a training has given the server its step 7."""
+
+    async def play(version: str, tasks: Sequence[Task]) -> EvalResult:
+        turn = Turn("single", (1,), Completion((2,), (-1.0,), "stop", version), trained=False)
+
+        @asynccontextmanager
+        async def opener() -> AsyncIterator[OpenVariant]:
+            yield OpenVariant(Counting(turns=(turn,)), {}, cast(Any, load_tokenizer(tiny)))
+
+        return await evaluate_cell(replace(CELL, repeats=None), tasks, folder, opener, make_result)
+
+    tiny = WORLD.build_model(folder.path / "model", seed=0)
+    assert "mixed_weights" not in (await play("default", TASKS[:2])).notes
+    told = "samples are of more than one version of weights: single: 7 (3), default (2)"
+    assert (await play("7", TASKS)).notes["mixed_weights"] == told
+    assert told in capsys.readouterr().err
+    assert f"made-up, trained: {told}" in build_summary(folder)["departures"]
 
 
 async def test_failed_samples_count_and_run_again_only_when_asked(folder: RunFolder) -> None:
@@ -220,6 +245,31 @@ async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_i
     (tmp_path / place / "model.safetensors").write_bytes(bytes(50_000) + b"x" * 50_000)
     with pytest.raises(EvaluationError, match=f"otherwise: settings.{named} was '.*', is now '.*'"):
         await run(folder, make_cell())
+
+
+async def test_samples_are_refused_where_the_server_of_a_role_holds_another_model(folder: RunFolder) -> None:
+    """Two ports of this machine are one place; a server that says nothing is no other."""
+
+    def make_cell(url: str) -> EvalCell:
+        models = EvalModels(make_recipe(Recipe, roles={"judge": url}), concurrency=1)
+        return models.make_cell(folder, "owner/name", settings={}, **SHARED)
+
+    def hold(path: str) -> AbstractContextManager[str]:
+        async def say(request: web.Request) -> web.Response:
+            return web.json_response({"model_path": path})
+
+        app = web.Application()
+        app.router.add_get("/model_info", say)
+        return serve_app(app)
+
+    with hold("/hub/models--Qwen--Qwen3-8B/snapshots/0a1b") as first, hold("/there/Qwen3-8B") as same:
+        assert (await run(folder, make_cell(first)))[1] == 10
+        assert (await run(folder, make_cell(same)))[1] == 0
+    assert (await run(folder, make_cell("http://127.0.0.1:9")))[1] == 0
+    with hold("/there/Qwen3-0.6B") as other:
+        changed = "settings.served model of judge was 'Qwen3-8B', is now 'Qwen3-0.6B'"
+        with pytest.raises(EvaluationError, match=changed):
+            await run(folder, make_cell(other))
 
 
 async def test_a_result_of_another_chat_template_is_not_shown_as_new(folder: RunFolder, tmp_path: Path) -> None:

@@ -73,3 +73,27 @@ def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest
     assert lacking == before - 1
     assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text
     assert "Comparisons of official scores in the tables: 1." in text
+
+
+def test_seeds_make_no_further_tasks_and_departures_and_failures_stand_below_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three seeds of 44 questions are 44 tasks and not 132, beside 128 published ones."""
+    folder = RunFolder.create(tmp_path / "ours", {"method": "memagent", "preset": "published"})
+    notes = {
+        "protocol": "memagent recurrent",
+        "task_ids": [str(i) for i in range(44)],
+        "departures": ["chunk_tokens: 1,000; published: 5,000"],
+    }
+    named = {"length": 50, "model": "BytedTsinghua-SIA/RL-MemoryAgent-7B", "failures": {"unavailable": 11}}
+    for seed in range(3):
+        folder.save_evaluation(
+            replace(make_result("trained", "ruler-hqa", [1.0, 0.0] * 22, notes=notes, **named), seed=seed)
+        )
+    assert command.main(["--runs", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    (row,) = [line for line in text.splitlines() if line.startswith("| RL-MemAgent-7B | ruler-hqa | 50 |")]
+    assert "| 128 | 50.0 (35.8 to 64.2) | 44 |" in row
+    assert "8 rows (RL-MemAgent-7B, ruler-hqa)" in text, "84 questions are missing yet"
+    below = "failed, and counted as wrong: 33 unavailable\n- chunk_tokens: 1,000; published: 5,000\n"
+    assert f"ours (RL-MemAgent-7B on ruler-hqa):\n- {below}" in (tmp_path / "table.md").read_text()

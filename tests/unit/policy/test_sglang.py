@@ -236,6 +236,16 @@ async def test_malformed_replies_fail_at_once(handler: Handler, kind: str, says:
     assert len(worker.payloads) == 1
 
 
+async def test_a_prompt_or_a_budget_that_a_server_has_cut_is_told() -> None:
+    """SGLang takes both, and of its context keeps two tokens."""
+    cut = await failure(Worker(reply([1], prompt_tokens=2)))
+    assert (cut.kind, "of a prompt of 3 tokens it read 2" in str(cut)) == ("too_long", True)
+    full = await failure(Worker(reply([1], "length", prompt_tokens=3)))
+    assert (full.kind, "context of 4 tokens is too short for max_new_tokens 4" in str(full)) == ("too_long", True)
+    assert (await ask(Worker(reply([1, 2], "length")))).finish_reason == "length"
+    assert (await ask(Worker(reply([], "abort", prompt_tokens=1)))).finish_reason == "abort"
+
+
 async def test_abort_before_the_first_token_is_a_completion() -> None:
     completion = await ask(Worker(reply([], "abort", output_token_logprobs=None)))
     assert completion.finish_reason == "abort"

@@ -37,6 +37,7 @@ def cell(mean: float) -> dict:
 
 def test_a_published_score_stands_beside_ours_of_the_same_model_under_the_same_protocol() -> None:
     ours = {"official": cell(0.9), "strict": cell(0.5), "published_as": "M-14B", "protocol": "recurrent"}
+    ours["tasks"] = 10
     sections = {"niah": {"variants": {"trained": {"7000": ours}}, "changes": {}}}
     shared = {"protocol": "recurrent", "model": "M-14B"}
     rows = [
@@ -56,7 +57,8 @@ def test_a_published_score_stands_beside_ours_of_the_same_model_under_the_same_p
 
 
 def test_a_published_score_has_an_interval_where_its_tasks_are_counted() -> None:
-    ours = {"official": {"mean": 0.5, "ci95": [0.4, 0.6], "n": 100}, "published_as": "M", "protocol": None}
+    ours = {"official": {"mean": 0.5, "ci95": [0.4, 0.6], "n": 300}, "published_as": "M", "protocol": None}
+    ours["tasks"] = 100  # with three seeds
     sections = {"niah": {"variants": {"trained": {"0": ours}}, "changes": {}}}
     header, row = published_table([PublishedScore("M", "niah", 0, 0.75, "Table 3", n=128)], sections)
     low, high = wilson(96, 128)

@@ -363,6 +363,26 @@ async def test_a_question_of_frames_that_a_dead_service_lost_is_asked_again(
     await method.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "reward", "unread"), [("<correct>True</correct>", 1.0, 0), ("<correct>False</correct>", 0.0, 0),
+                                   ("The student is right.", 0.0, 1), ("<correct> True </correct>", 0.0, 1)],
+)  # fmt: skip
+async def test_a_word_of_the_judge_of_frames_that_cannot_be_read_is_counted(
+    services: Services, tokenizer: Any, said: str, reward: float, unread: int
+) -> None:
+    services.scripts["gpt-5"] = lambda messages: (
+        said if "Reference answer" in messages[-1]["content"] else "<answer>forty-two</answer>"
+    )
+    models = {"gpt-5": {"url": f"{services.url}/v1", "max_retries": 0, "price": {"input": 1, "output": 1}}}
+    changes = {"tools": {"answer": ["answer-1"]}, "experts": [], "models": models, "judge": "gpt-5"}
+    mapped = recipe(services, model_mapping={"answer-1": "gpt-5"}, latency="measured", **changes)
+    policy = script_policy(tokenizer, [tokenizer.encode(ANSWER_1, add_special_tokens=False)])
+    method = ReleasedQuestions(mapped, tokenizer, "frames")
+    played = await method.rollout(QUESTION, Roles({"policy": policy}), Sampling(seed=1))
+    assert (played.reward, played.metrics["judge_unreadable"]) == (reward, unread)
+    await method.close()
+
+
 async def test_a_rebuilt_prompt_keeps_within_its_budget(tell: Tell, services: Services) -> None:
     """Tools, question and what was found together; headings and the chat template come on top."""
     services.passages = [f"Title {i}\n{'lamp ' * 400}" for i in range(3)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentic.memagent.rollout import SPEC
+from benchmarks.harness.plan import EvaluationError
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.documents import OFFICIAL_ORDER
 from benchmarks.ruler.eval_data import official_data
@@ -62,11 +63,14 @@ def departures(plan: RulerPlan) -> list[str]:
 def test_the_preset_published_on_its_own_files_departs_only_where_it_must(
     model: Path, tmp_path: Path, files: Path
 ) -> None:
-    plan = prepare(model, tmp_path / "out", "--preset", "published", "--data", str(files), "--published-as", "M")
+    own = ["--preset", "published", "--data", str(files), "--published-as", "RL-MemoryAgent-7B"]
+    plan = prepare(model, tmp_path / "out", *own)
     assert [(cell.data, cell.length, cell.n) for cell in plan.cells] == [("ruler-hqa", n, 128) for n in (50, 100)]
     notes = {(cell.notes["protocol"], cell.notes["published_as"]) for cell in plan.cells}
-    assert notes == {("memagent recurrent", "M")}
+    assert notes == {("memagent recurrent", "RL-MemoryAgent-7B")}
     assert departures(plan) == INHERENT
+    with pytest.raises(EvaluationError, match="published models: RL-MemoryAgent-14B, RL-MemoryAgent-7B"):
+        prepare(model, tmp_path / "out", *own[:-1], "RL-MemAgent-7B")
 
 
 def test_what_is_done_otherwise_is_listed_with_both_values(model: Path, tmp_path: Path, files: Path) -> None:
