@@ -27,7 +27,7 @@ _SAME = str.maketrans(
         "。": ". ", "、": ", ", "【": "[", "】": "]", **dict.fromkeys("•‧・", "·"),
     }
 )  # fmt: skip
-_NO_SPACE = re.compile(rf"(?<=[{SPACELESS}])[ ·]+(?=[{SPACELESS}])|(?<=[{SPACELESS}]) +| +(?=[{SPACELESS}])")
+_NO_SPACE = re.compile(rf"(?<=[{SPACELESS}])[ ·]++(?=[{SPACELESS}])|(?<=[{SPACELESS}]) ++|(?<! ) ++(?=[{SPACELESS}])")
 """Matches what some people write beside a script without spaces, and some do not: 5 月, 达·芬奇."""
 _HIDDEN = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufe0f\ufeff]")
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
