@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from core.rewards.answer_grader import is_accepted, open_answer
+from core.rewards.answers import SPACELESS_CHARACTER, fold_text
 from core.rewards.math_grader import MathGrader
 from core.rewards.qa import f1, max_over
 from core.types import Task
@@ -18,9 +19,16 @@ def exact(task: Task, answer: str) -> float:
 def token_f1(task: Task, answer: str) -> float:
     """Return the best F1 of the answer's words over the accepted answers; what stands in its last box counts, else all.
 
-    Where exact answers are rare, more groups of rollouts differ in it.
+    Where exact answers are rare, more groups of rollouts differ in it. If an accepted answer has Chinese, Japanese or
+    another script without spaces, each of its characters is a word, as in the scores of CMRC 2018 and MLQA.
     """
-    return max_over(f1, open_answer(answer), task.answers)
+    return max_over(_score_words, open_answer(answer), task.answers)
+
+
+def _score_words(prediction: str, answer: str) -> float:
+    if SPACELESS_CHARACTER.search(answer):
+        prediction, answer = (SPACELESS_CHARACTER.sub(r" \g<0> ", fold_text(text)) for text in (prediction, answer))
+    return f1(prediction, answer)
 
 
 async def boxed(task: Task, answer: str) -> float:

@@ -132,11 +132,13 @@ FORMATS: Mapping[Style, OfficialFormat | CompactFormat] = {
     "compact": CompactFormat(),
 }
 
-_LABEL = r"(?P<name>context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
+_LABEL = r"(?P<name>context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*[:：][*_`]*"
 _LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)
 _LABEL_ANYWHERE = re.compile(rf"(?<![a-z-]){_LABEL}", re.IGNORECASE)
 _EXECUTION = re.compile(r"^[ \t]*execution[ \t]*=", re.MULTILINE)
-_CONCLUSION = re.compile(r"\bconclusion[ \t*_`]*[:\n][\s*_`\"']*(stop|continue)\b", re.IGNORECASE)
+_CONCLUSION = re.compile(
+    r"(?<![a-z0-9_])conclusion[ \t*_`]*[:：\n][\s*_`\"']*(stop|continue)(?![a-z0-9_])", re.IGNORECASE
+)
 _NOT_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 

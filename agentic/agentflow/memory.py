@@ -72,4 +72,5 @@ def shorten(tokenizer: Tokenizer, text: str, max_tokens: int) -> str:
         return text
     head, tail = ids[: max_tokens - max_tokens // 2], ids[len(ids) - max_tokens // 2 :]
     note = f"\n[... {len(ids) - max_tokens} tokens left out ...]\n"
-    return str(tokenizer.decode(head)) + note + str(tokenizer.decode(tail))
+    # Of a character that is cut, nothing is shown.
+    return str(tokenizer.decode(head)).rstrip("\ufffd") + note + str(tokenizer.decode(tail)).lstrip("\ufffd")

@@ -63,6 +63,8 @@ async def _edit(workspace: RepositoryWorkspace, path: str, text: str, arguments:
     if not 1 <= first <= last <= len(lines):
         return f"error: {path} has the lines 1 to {len(lines)}", True
     new = arguments["text"]
+    if not new.isascii() and text.encode(errors="replace").decode() != text:  # the file would have two encodings
+        return f"error: {path} is not UTF-8 text: change it by a program, or write ASCII", True
     if new and not new.endswith("\n"):
         new += "\n"
     changed = "".join([*lines[: first - 1], new, *lines[last:]])

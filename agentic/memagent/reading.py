@@ -29,7 +29,7 @@ from core.types import Task, Trajectory
 
 _RECALL = re.compile(rf"(?:^[\s*-]*|\b{KEEP}[.*`]*\s+){RECALL}(?!\S)", re.MULTILINE)
 """Matches the word where it begins a line, or stands behind KEEP: a note may tell of a RECALL of cars."""
-_MARKS = " \t\r\n.*`-"
+_MARKS = " \t\r\n.。*`-"
 
 
 @dataclass(frozen=True, slots=True)

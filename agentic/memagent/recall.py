@@ -14,13 +14,11 @@ were sampled.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
-from core.rewards.answers import SPACELESS
+from core.rewards.answers import WORD
 from core.text.tokenizer import Ids, Tokenizer
 
-_WORD = re.compile(rf"(?=\w)[{SPACELESS}]|[^\W{SPACELESS}]+")
 _COMMON = frozenset("a an and at by for from in of on or the to with yes no".split())
 """Lists words that any text may hold, so that they are no part of an answer."""
 
@@ -63,4 +61,4 @@ def share_of_words(answers: Iterable[str], text: str) -> float:
 
 def split_words(text: str) -> set[str]:
     """Return the words of a text in lower case, without punctuation; of scripts without spaces, the characters."""
-    return set(_WORD.findall(text.lower()))
+    return set(WORD.findall(text.lower()))

@@ -75,4 +75,4 @@ def write_prompt(prompt: Prompt, question: str, form: Format = "tags", visit: bo
     instructions = INSTRUCTIONS.replace(" For", VISIT) if visit else INSTRUCTIONS
     return Markup(
         instructions if form == "tags" else CALL_INSTRUCTIONS
-    ), f" {question}{'' if question.endswith('?') else '?'}\n"
+    ), f" {question}{'' if question.endswith(('?', '？')) else '?'}\n"

@@ -81,8 +81,9 @@ class PageReader:
         text = page[: CHARS_OF_A_TOKEN * self.config.page_tokens]  # of some titles the service has 10 MB
         ids = await asyncio.to_thread(encode_text, self.tokenizer, text)  # it may be long
         if len(ids) > self.config.page_tokens or text != page:
-            ids = (*ids[: self.config.page_tokens], *self.goes_on)
-            page = str(self.tokenizer.decode(ids))
+            ids = ids[: self.config.page_tokens]
+            page = str(self.tokenizer.decode(ids)).rstrip("\ufffd") + GOES_ON  # nothing of a character that is cut
+            ids = (*ids, *self.goes_on)
         if self.config.role is None:
             return page, [page]
         prompt = self.write_prompt(ids, encode_text(self.tokenizer, goal.strip() or name)[: self.goal_tokens])

@@ -46,8 +46,8 @@ class Workspace:
 
 def message_budget(config: ToolOrchestraSection, renderer: Renderer, tools: Sequence[Mapping[str, Any]]) -> int:
     """Return how many tokens of the whole budget `tools` leave to messages."""
-    tool_ids = renderer.message("system", "".join(map(json.dumps, tools))).ids if tools else ()
-    return config.budget.total - len(tool_ids)
+    shown = "".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return config.budget.total - len(renderer.message("system", shown).ids)
 
 
 def drop_oldest(messages: Sequence[Message], budget: int, keep: int) -> list[Message]:
@@ -67,7 +67,7 @@ def truncate(config: ToolOrchestraSection, renderer: Renderer, text: str) -> str
     """Return the first `budget.result_tokens` tokens of a result."""
     limit = config.budget.result_tokens
     ids = renderer.message("tool", text).ids
-    return text if len(ids) <= limit else str(renderer.tokenizer.decode(ids[:limit]))
+    return text if len(ids) <= limit else str(renderer.tokenizer.decode(ids[:limit])).rstrip("\ufffd")
 
 
 def _tail(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[str, int]:
@@ -76,4 +76,4 @@ def _tail(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[str, int]:
     if len(ids) <= max_tokens:
         return text, len(ids)
     end = ids[len(ids) - max(0, max_tokens) :]
-    return str(tokenizer.decode(end)), len(end)
+    return str(tokenizer.decode(end)).lstrip("\ufffd"), len(end)  # of a character that is cut, nothing is shown

@@ -200,7 +200,7 @@ def read_addresses(field: str, path: str | None) -> Callable[[str], str]:
     if path is None:
         return lambda url: url
     try:
-        addresses = yaml.safe_load(Path(path).read_text())
+        addresses = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(
             f"{field}: {error}; start the services first: `tokentrue run METHOD` does it, and so does `tokentrue "

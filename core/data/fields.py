@@ -13,7 +13,7 @@ from typing import Any
 
 from core.data.files import SourceLocation
 from core.rewards.answer_grader import is_accepted
-from core.rewards.answers import SPACELESS, unwrap
+from core.rewards.answers import count_words, unwrap
 
 Chat = tuple[tuple[Mapping[str, str], ...], str, str | None]
 """Holds the messages before the last question, that question, and the reply after it, if there is one."""
@@ -24,8 +24,6 @@ _CHAT_AS_TEXT = re.compile(r"""\s*\[\s*\{(?=.*["']role["']\s*:)(?=.*["']content[
 """Finds what pandas or a CSV file makes of messages."""
 _ENVIRONMENT = re.compile(r"\\begin\{(\w+)\}.*\\end\{\1\}", re.DOTALL)
 """Finds a matrix or the like, whose rows may be lines."""
-_SPACELESS = re.compile(rf"[{SPACELESS}]")
-"""Finds characters of scripts without spaces, of which two or more are a word."""
 MAX_WORDS = 100
 """Limits the words of a final answer; the longest of MATH, DeepMath, HotpotQA and MuSiQue have about 20."""
 MESSAGE_KEYS = ("role", "content", "tool_calls")
@@ -198,8 +196,7 @@ class Fields:
 
 def _describe_solution(answer: str) -> str | None:
     """Say why a text cannot be a final answer; None if it can."""
-    lines, joined = len(_ENVIRONMENT.sub("", answer).splitlines()), len(_SPACELESS.findall(answer))
-    words = len(_SPACELESS.sub(" ", answer).split()) + joined // 2
+    lines, words = len(_ENVIRONMENT.sub("", answer).splitlines()), count_words(answer)
     if lines > 1 or words > MAX_WORDS:
         return f"a text of {lines} lines" if lines > 1 else f"a text of {words} words"
     if "\\boxed" in unwrap(answer):

@@ -2,19 +2,19 @@
 
 Two questions are the same if their words are, without case and marks. They overlap if they share 13 words in a row: the
 rule of GPT-3's paper (arXiv 2005.14165, appendix C), which also leaves out runs that more than 10 texts have, such as
-a fixed instruction. It finds copies, no paraphrases.
+a fixed instruction. In a script without spaces two characters count as a word. It finds copies, no paraphrases.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from core.data.files import DataError
+from core.rewards.answers import SPACELESS_CHARACTER, WORD
 from core.types import Task
 
 Split = Literal["train", "eval", "test"]
@@ -33,12 +33,21 @@ def draw_split(question: str) -> Split:
 
 
 def find_words(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"\w+", text.lower()))
+    return tuple(WORD.findall(text.lower()))
 
 
 def find_runs(words: tuple[str, ...]) -> set[tuple[str, ...]]:
     """Return all runs of RUN_WORDS words, and the whole."""
-    return {words, *(words[start : start + RUN_WORDS] for start in range(len(words) - RUN_WORDS + 1))}
+    halves = [1 if SPACELESS_CHARACTER.match(word) else 2 for word in words]
+    runs, end, size = {words}, 0, 0  # `size` of words[start:end]
+    for start, half in enumerate(halves):
+        while size < 2 * RUN_WORDS and end < len(words):
+            size, end = size + halves[end], end + 1
+        if size < 2 * RUN_WORDS:
+            break
+        runs.add(words[start:end])
+        size -= half
+    return runs
 
 
 def drop_overlaps(splits: Mapping[Split, list[Task]], told: Counter[str]) -> dict[Split, list[Task]]:

@@ -123,7 +123,7 @@ def refuse_part(path: str, kind: str, kinds: Collection[str]) -> GatewayError:
 
 def write_event(kind: str, **fields: Any) -> str:
     """Return a server-sent event that names its kind, as Anthropic's Messages and OpenAI's Responses have them."""
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, ensure_ascii=False)}\n\n"
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n"
 
 
 def show_failure(text: str) -> str:

@@ -210,7 +210,7 @@ def write_error_event(error: GatewayError) -> str:
 
 
 def _write_event(value: dict[str, Any]) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+    return f"data: {json.dumps(value)}\n\n"  # in ASCII: some clients end a line at U+2028, which a text may hold
 
 
 def _write_head(answers: Sequence[Answer], request: AgentRequest, created: int) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _build_folder(folder: Path, corpus: Corpus, encoder: Encoder, options: Index
                 index_bytes=(partial / INDEX_FILE).stat().st_size,
                 faiss=faiss.__version__,
             )
-            (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n")
+            (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
             for name in (INDEX_FILE, MANIFEST_FILE):
                 with (partial / name).open("rb") as file:
                     os.fsync(file.fileno())

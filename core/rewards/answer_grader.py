@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
-from core.rewards.answers import SPACELESS, find_box, fold_text, normalize_answer, strip_thoughts, unwrap
+from core.rewards.answers import SPACELESS, count_words, find_box, fold_text, normalize_answer, strip_thoughts, unwrap
 from core.rewards.numbers import UNITS, is_same_number, parse_label, parse_number
 
 if TYPE_CHECKING:  # methods that ask no judge import this file
@@ -37,7 +37,7 @@ class AnswerGrader:
         prediction = open_answer(prediction)
         if not prediction:
             return False, "no_answer"
-        if len(prediction.split()) > MAX_WORDS:
+        if count_words(prediction) > MAX_WORDS:
             return False, "too_long"
         if is_accepted(prediction, answers):
             return True, "equal"
@@ -69,6 +69,9 @@ def is_accepted(answer: str | None, answers: Sequence[str]) -> bool:
 _NUMBER = re.compile(rf"(?<![^\W{SPACELESS}])(?<!\.)-?\d+(?:,\d{{3}})*(?:\.\d+)?(?![^\W{SPACELESS}])")
 
 
+_YES_NO = frozenset("yes no 是 是的 否 不 不是 对 不对 有 没有 はい いいえ".split())
+
+
 def holds_answer(text: str, answers: Sequence[str]) -> bool:
     """Return whether a text holds one of `answers`: a number by its value, another as whole words, a yes or no never.
 
@@ -81,7 +84,7 @@ def holds_answer(text: str, answers: Sequence[str]) -> bool:
         if _NUMBER.fullmatch(answer):
             if _read_number(answer) in numbers:
                 return True
-        elif answer.lower() not in ("yes", "no") and strict_string_match_part(text, [answer]):
+        elif answer.lower() not in _YES_NO and strict_string_match_part(text, [answer]):
             return True
     return False
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answer_grader import find_answer, is_same_text
-from core.rewards.answers import fold_text, unwrap
-from core.rewards.numbers import is_same_number, parse_integer, parse_label, parse_number
+from core.rewards.answers import SPACELESS, fold_text, unwrap
+from core.rewards.numbers import HAN_NUMBER, is_same_number, parse_integer, parse_label, parse_number
 
 if TYPE_CHECKING:  # a method's file is imported without them
     from core.rewards.judge import Ask
@@ -140,7 +140,12 @@ _BASED = re.compile(
     r"(?:[A-Za-z] ?= ?)?(-?(?=[^_]*\d)\(?[\dA-Za-z](?:[\dA-Za-z, ]|\\[,!])*\)?)_(?:(\d+)|\{\(?(\d+)\)?\})"
 )
 _WORDS = re.compile(
-    r"(?=.*[^\W\d_]{3}|no\b)(?!.*\b(?:sin|cos|tan|log|exp|sqrt|inf)\b)[^\W\d_][^\d\\{}()^_+=*/<>|\[\]]*", re.IGNORECASE
+    rf"(?=.*(?:[^\W\d_]{{3}}|[{SPACELESS}])|no\b)(?!.*\b(?:sin|cos|tan|log|exp|sqrt|inf)\b)"
+    r"[^\W\d_][^\d\\{}()^_+=*/<>|\[\]]*",
+    re.IGNORECASE,
 )
 """Matches words, such as a day or a name. Other labels are expressions."""
-_ARITHMETIC = re.compile(r"[\d)}!] ?(?:[-+*^×·]|\\(?:times|cdot)\b) ?[-\d({\\]|\\(?:sqrt|[dt]?binom)\b|\d!")
+_ARITHMETIC = re.compile(
+    r"[\d)}!] ?(?:[-+*^×·]|\\(?:times|cdot)\b) ?[-\d({\\]|\\(?:sqrt|[dt]?binom)\b|\d!"
+    rf"|\d(?:[ ~]|\\[,;:! ])*\\text ?\{{[^{{}}]*{HAN_NUMBER}"
+)

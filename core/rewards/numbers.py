@@ -40,6 +40,21 @@ UNITS = {
 """Maps signs and words, without the s of the plural, to one form of the same unit."""
 POWERS = {"square": "2", "cubic": "3"}
 
+HAN_SCALES = {"十": 1, "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8}
+"""Maps Chinese words behind digits to powers of ten: 3万 is 30,000."""
+HAN_NUMBER = "(?:[十百千](?![克米瓦卡帕分])|[万萬亿億半倍成折])"
+"""Matches what makes another number of the digits before it."""
+HAN_UNITS = {
+    word: unit
+    for unit, words in {
+        "¥": "元 块 块钱", "%": "个百分点", "°": "度", "°c": "摄氏度", "mm": "毫米", "cm": "厘米 公分", "m": "米",
+        "km": "千米 公里", "g": "克", "kg": "千克 公斤", "ml": "毫升", "l": "升", "h": "小时", "minute": "分钟",
+        "second": "秒 秒钟", "m 2": "平方米", "cm 2": "平方厘米", "m 3": "立方米", "cm 3": "立方厘米",
+    }.items()
+    for word in words.split()
+} | {word: word for word in "分 角 吨 斤 天 周 年 岁 个 只 人 名 位 本 次 种 张 条 件 辆 棵 支 页".split()}  # fmt: skip
+"""Maps what may stand right behind digits in Chinese, units and counters, to one form of the same unit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -55,7 +70,8 @@ def parse_number(text: str) -> Number | None:
     name, equals, right = unwrap(fold_text(text)).rpartition("=")
     if equals and not _NAME.fullmatch(name):
         return None
-    plain = _SCALE.sub(lambda scale: f"e{SCALES[(scale[1] or scale[2]).lower()]}", _SEPARATOR.sub(",", unwrap(right)))
+    right = _HAN_SCALE.sub(lambda scale: f"e{sum(HAN_SCALES[each] for each in scale[2])}{scale[1]}", unwrap(right))
+    plain = _SCALE.sub(lambda scale: f"e{SCALES[(scale[1] or scale[2]).lower()]}", _SEPARATOR.sub(",", right))
     match = _NUMBER.fullmatch(plain)
     unit = None if match is None else _read_unit(match["currency"], match["unit"])
     if match is None or unit is None:
@@ -110,10 +126,13 @@ _NUMBER = re.compile(
     rf"(?P<unit>\\?%|(?:°|\^? ?\{{? ?\\(?:circ|degree) ?\}}?)(?: ?(?:{_TEXT} ?\{{)?[CF]\}}?)?|{_CURRENCY}|st|nd|rd|th"
     rf"|(?:[cmk]m|[km]g|m[lL]|ft|lb|oz|deg){_SQUARED}"
     rf"|(?<![0-9.])(?:k?m/[sh]|[mgshlLNJWVK]|[A-Za-z]{{2,}}(?:[ /]+[A-Za-z]+){{0,3}}){_SQUARED}"
-    rf"|{_TEXT} ?\{{[^{{}}0-9]*\}}{_SQUARED})?"
+    rf"|{'|'.join(sorted(HAN_UNITS, key=len, reverse=True))}|{_TEXT} ?\{{[^{{}}0-9]*\}}{_SQUARED})?"
 )
 _WORDS = f"({'|'.join(SCALES)})s?"
 _SCALE = re.compile(rf"(?<=[0-9])(?:[ ~]|\\[,;:! ])*(?:\\text ?\{{ ?{_WORDS} ?\}}|{_WORDS}\b)", re.IGNORECASE)
+_HAN_SCALE = re.compile(
+    rf"(?<=[0-9])(?:[ ~]|\\[,;:! ])*((?:{_TEXT} ?\{{)?)([十百千]?[万萬亿億]+|[十百千](?![克米瓦卡帕分]))(?![0-9])"
+)
 _OPERATOR = r"(?:[+*/^]|-(?![a-z]{2})|\\cdot|\\times)"
 _EQUATION = re.compile(rf"[^\W\d].*{_OPERATOR}|{_OPERATOR}.*[^\W\d]")
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
@@ -132,10 +151,10 @@ def _read_value(match: re.Match[str]) -> Decimal:
 def _read_unit(before: str | None, behind: str | None) -> str | None:
     """Return a unit in its one form, or None for words that are no unit."""
     words = re.sub(rf"{_TEXT}|[\\{{}}^]", " ", behind or "").casefold().split()
-    if not NO_UNITS.isdisjoint(words):
+    if not NO_UNITS.isdisjoint(words) or any(re.search(HAN_NUMBER, word) and word not in HAN_UNITS for word in words):
         return None
     words = [before.replace("\\", "").removeprefix("US$") or "$"] if before else words
-    named = [UNITS.get(word, word) for word in (word.removesuffix("s") for word in words)]
+    named = [HAN_UNITS.get(word) or UNITS.get(word, word) for word in (word.removesuffix("s") for word in words)]
     if len(named) > 1 and named[0] in POWERS:
         named = [*named[1:], POWERS[named[0]]]
     return " ".join(named)

@@ -32,7 +32,8 @@ def em(prediction: str, answer: str) -> float:
 def f1(prediction: str, answer: str) -> float:
     """Return the harmonic mean of word precision and recall; yes/no answers count only as a whole.
 
-    What stands between spaces is a word, as in the official score: Chinese text without spaces is one.
+    What stands between spaces is a word, as in the official score: Chinese text without spaces is one. The reward
+    `agentic.agent.rewards.token_f1` takes its characters for words.
     """
     predicted, expected = normalize_answer(prediction), normalize_answer(answer)
     if predicted != expected and not _CLOSED_ANSWERS.isdisjoint((predicted, expected)):

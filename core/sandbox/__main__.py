@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         sandbox = Sandbox(backend=options.backend)
-        result = asyncio.run(sandbox.run(options.file.read_text()))
+        result = asyncio.run(sandbox.run(options.file.read_text(encoding="utf-8")))
     except (SandboxUnavailable, OSError, ValueError) as problem:
         parser.exit(2, f"{problem}\n")
     print(json.dumps(asdict(result)))

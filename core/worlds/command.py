@@ -59,7 +59,7 @@ def write_world(world: World, folder: Path, seed: int, family: str) -> None:
     if world.corpus is not None:
         world.build_model(folder / "model", seed, family)
     for name, words in world.word_lists.items():
-        (folder / f"{name}.txt").write_text("\n".join(words) + "\n")
+        (folder / f"{name}.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -159,7 +159,7 @@ def find_local_problems(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
 def find_open_points(slime: SlimeSection) -> list[str]:
     """List what a dry run did not check."""
     dockerfile, points = REPOSITORY / "docker" / "Dockerfile", []  # an installed tokentrue has none
-    base = dockerfile.is_file() and re.search(r"^ARG \w+=(\S+)$", dockerfile.read_text(), re.MULTILINE)
+    base = dockerfile.is_file() and re.search(r"^ARG \w+=(\S+)$", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)
     if not (model_file(slime).is_file() and (Path(slime.checkpoint.hf) / "config.json").is_file()):
         points.append(f"slime.model: {slime.model} was not compared with the model's config, for one is not here")
     if base and "@sha256:" not in base[1]:

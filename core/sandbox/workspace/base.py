@@ -285,7 +285,7 @@ class RepositoryWorkspace(ABC):
         # would be a submodule, and an empty one an error.
         command = (
             "rm -f .git/index.lock; find . -mindepth 2 -name .git -prune -exec rm -rf {} +; "
-            f"{GIT} ls-files -s | grep ^160000 | cut -f2- | tr '\\n' '\\0' | "
+            f"{GIT} -c core.quotePath=false ls-files -s | grep ^160000 | cut -f2- | tr '\\n' '\\0' | "
             f"xargs -r -0 {GIT} update-index --force-remove --; {GIT} add -A && exec {GIT} diff --cached --binary "
             f"--no-color --src-prefix=a/ --dst-prefix=b/ --no-renames --no-ext-diff --no-textconv {self.base}"
         )

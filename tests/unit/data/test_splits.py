@@ -43,6 +43,13 @@ def test_a_training_question_that_overlaps_with_test_is_dropped(trained: str, ke
     assert told.total() == (not kept)
 
 
+def test_a_chinese_question_overlaps_by_its_characters_two_for_a_word() -> None:
+    shared = "甲乙两人同时从相距一百二十千米的两地相向而行问几小时后相遇"
+    tested, trained = f"{shared}？", [f"小明说：{shared}。", f"小明说：{shared[:25]}。", "问题" + shared]
+    kept = drop_overlaps({"train": _tasks(*trained), "eval": [], "test": _tasks(tested)}, Counter())["train"]
+    assert [task.question for task in kept] == [trained[1]]
+
+
 def test_what_eval_shares_with_test_is_dropped_and_no_longer_costs_training_tasks() -> None:
     told: Counter[str] = Counter()
     shared = _tasks(LONG)

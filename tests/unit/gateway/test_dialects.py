@@ -306,6 +306,17 @@ async def test_a_stream_begins_at_once_and_pings_until_its_answer_is_there(
         assert len((await finish(client, model))["turns"]) == 3
 
 
+async def test_no_client_takes_a_character_of_a_reply_for_the_end_of_an_event(dialect: Any) -> None:
+    """Those on httpx's `iter_lines` end a line at U+2028, as `splitlines` does."""
+    path, write, _ = dialect
+    async with serve(make_model("第一行\u2028第二行\x85完")) as (_, client):
+        body = {"model": "policy", **write(HELLO), "stream": True}
+        async with client.http.post(client.base + path, json=body) as response:
+            events = [line for line in (await response.text()).splitlines() if line.startswith("data: {")]
+    read = [json.dumps(json.loads(line.removeprefix("data: ")), ensure_ascii=False) for line in events]
+    assert any("第一行\u2028第二行\x85完" in event for event in read)
+
+
 async def test_a_stream_that_fails_after_it_began_says_so_in_an_event(
     dialect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

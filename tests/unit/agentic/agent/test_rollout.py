@@ -210,3 +210,5 @@ def test_f1_reads_the_last_box_and_takes_the_best_accepted_answer() -> None:
     task = Task("t", "Who?", ("Lord Byron", "George Gordon Byron"))
     replies = (r"\boxed{George Byron}", r"Byron? \boxed{Ada}", "the poet lord byron", "")
     assert [round(token_f1(task, reply), 3) for reply in replies] == [0.8, 0.0, 0.8, 0.0]
+    replies = ("北京大学", "在北京，大学。", "上海", "Beijing")
+    assert [round(token_f1(Task("t", "哪？", ("北京大学",)), reply), 3) for reply in replies] == [1.0, 0.889, 0.0, 0.0]

@@ -58,6 +58,7 @@ INLINE = "Justification: Code is exact. Context: x = 3 Sub-Goal: Compute x squar
         f"Sub-Goal: an earlier draft\nTool Name: search\n\n{PLAIN}",
         PLAIN.replace("Sub-Goal:", "### Sub-goal:").replace("Tool Name:", "**Tool name**:"),
         "I will fill in the tool name: last.\n" + PLAIN,
+        PLAIN.replace(":", "："),
     ],
 )  # fmt: skip
 def test_a_next_step_in_the_shapes_that_models_give_it(text):
@@ -110,6 +111,7 @@ def test_of_several_calls_the_memory_shows_the_one_that_runs():
         ("All is there.\nConclusion: STOP", True),
         ("conclusion: continue", False),
         ("**Conclusion:** STOP.", True),
+        ("最终Conclusion：STOP因为答案已经有了", True),
         ("### Conclusion:\nSTOP", True),
         ("### Conclusion\n\n**STOP**", True),
         ("**Conclusion:**\n\n**CONTINUE**", False),

@@ -12,6 +12,7 @@ import pytest
 from transformers import AddedToken
 
 from agentic.agentflow import prompts
+from agentic.agentflow.memory import shorten
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError
 from core.rollout.method import PolicyFault, RolloutError
@@ -420,3 +421,9 @@ async def test_credit_changes_no_row_of_grpo_and_no_prompt_shows_its_reasons(tel
     unseen = await take_steps(tell, "nut", "who", task=hidden)
     assert [turn.prompt_ids for turn in unseen.turns] == [turn.prompt_ids for turn in group[0].turns]
     assert [turn.reward for turn in unseen.turns] != [turn.reward for turn in group[0].turns]
+
+
+def test_of_a_character_that_a_long_result_is_cut_in_nothing_is_shown(tokenizer):
+    """Each character has three tokens here."""
+    assert [shorten(tokenizer, "数" * 9, n).count("数") for n in (12, 13, 14)] == [4, 4, 4]
+    assert not any("\ufffd" in shorten(tokenizer, "数" * 9, n) for n in range(1, 27))

@@ -120,6 +120,15 @@ async def test_a_command_has_the_length_that_linux_gives_an_argument_whatever_is
             assert said in text
 
 
+async def test_an_edit_gives_no_file_two_encodings(isolation: None) -> None:
+    async with IsolatedWorkspace(WorkspaceLimits(), "/testbed") as workspace:
+        await workspace.start({"a.py": "# coding: gbk\ns = '中文'\n".encode("gbk")})
+        for new, said in (("s = '好'", "error: a.py is not UTF-8 text"), ("s = 'good'", "edited")):
+            edit = {"path": "a.py", "line": 1, "text": f"# coding: gbk\n{new}"}
+            assert said in (await run_tool(workspace, "edit", edit, 30, 1000))[0]
+        assert await workspace.get("a.py") == "# coding: gbk\ns = 'good'\ns = '中文'\n".encode("gbk")
+
+
 async def test_every_end_has_a_name_and_what_was_changed_is_graded(isolation: None, tokenizer: Any) -> None:
     look = call("bash", command="true")
     turns = await play(make(tokenizer, "coding.max_turns=2"), [REPAIR, look])

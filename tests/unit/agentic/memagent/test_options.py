@@ -70,6 +70,7 @@ ON = {"gate_update": True, "gate_exit": True, "recall": True}
         (f"a {RECALL} of hats\n{RECALL} x {RECALL} y", ON, f"a {RECALL} of hats", False, f"x {RECALL} y", False),
         (f"{KEEP}{RECALL} x", ON, f"{KEEP}{RECALL} x", False, "", False),
         (f"{KEEP}.\n**{STOP}**", ON, "old", True, "", True),
+        (f"{KEEP}。\n{STOP}。", ON, "old", True, "", True),
         (f"**{KEEP}.** {RECALL} hat", ON, "old", True, "hat", False),
         (f"- {RECALL} hat", ON, "old", True, "hat", False),
         (f"<think>which?</think>\n{RECALL} hat", ON, "old", True, "hat", False),

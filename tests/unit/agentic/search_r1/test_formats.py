@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentic.search_r1.prompts import CALL_INVALID
+from agentic.search_r1.prompts import CALL_INVALID, write_prompt
 from agentic.search_r1.rollout import SearchR1
 from agentic.search_r1.world import find_facts
 from core.policy.base import Roles
@@ -63,3 +63,8 @@ async def test_another_turn_is_invalid_and_is_told_so(reply: str, told: str, ser
     done, shown = await play(service, reply, ANSWER)
     assert shown[0].startswith(told)
     assert (done.reward, done.metrics["invalid_actions"], done.metrics["calls_search"]) == (1.0, 1, 0)
+
+
+def test_a_question_gets_a_question_mark_if_it_has_none() -> None:
+    shown = [str(write_prompt("released", question)[1]) for question in ("Who", "Who?", "谁？")]
+    assert shown == [" Who?\n", " Who?\n", " 谁？\n"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -102,6 +102,16 @@ async def test_a_page_beyond_the_limit_is_cut_and_said_to_go_on(pages: str, toke
         method = make(pages, tokenizer, f"search_r1.visit.page_tokens={count}", READER)
         done = await play(method, [VISIT, RIGHT], ["a summary"])
         assert f"The page:\n\n{PAGE if whole else f'{beginning}{GOES_ON}'}\n\nThe page ends." in show(method, done, 1)
+
+
+async def test_of_a_character_that_is_cut_nothing_is_shown(
+    pages: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each character has three tokens here."""
+    for count in (9, 10, 11):
+        method = make(pages, tokenizer, f"search_r1.visit.page_tokens={count}")
+        monkeypatch.setattr(method.client, "read_page", AsyncMock(return_value="数" * 9))
+        assert show(method, await play(method, [VISIT, RIGHT])).endswith(INFORMATION.format(f"数数数{GOES_ON}"))
 
 
 async def test_of_a_long_page_only_a_beginning_is_encoded(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agentic.toolorchestra.config import BudgetSection
-from agentic.toolorchestra.context import Workspace, drop_oldest
-from core.text.conversation import Message
+from agentic.toolorchestra.context import Workspace, drop_oldest, message_budget, truncate
+from core.text.conversation import Message, Renderer
 from core.text.tokenizer import encode_text
 from core.text.tool_calls import ToolCall
 
@@ -49,3 +50,18 @@ def test_a_call_that_the_template_writes_takes_its_part_of_the_budget() -> None:
     calls = (ToolCall("write", {"text": "word " * 60}),)  # some 100 tokens that are in no message's ids
     dialogue = [Message("user", (1,)), *[Message("assistant", (), calls), Message("tool", (2,))] * 5]
     assert drop_oldest(dialogue, 250, 1) == [dialogue[0], *dialogue[-4:]]
+
+
+def test_tools_in_chinese_take_the_budget_that_the_chat_template_shows(tokenizer: Any) -> None:
+    tool, config = {"description": "搜索资料"}, SimpleNamespace(budget=SimpleNamespace(total=1000))
+    shown = encode_text(tokenizer, '{"description": "搜索资料"}')
+    assert message_budget(config, Renderer(tokenizer), [tool]) == 1000 - len(shown)  # type: ignore[arg-type]
+
+
+def test_of_a_character_that_is_cut_nothing_is_shown(tokenizer: Any) -> None:
+    """Each character has three tokens here, so a limit cuts one two times of three."""
+    for limit in (9, 10, 11):
+        config = SimpleNamespace(budget=SimpleNamespace(result_tokens=limit))
+        assert truncate(config, Renderer(tokenizer), "数" * 9) == "数数数"  # type: ignore[arg-type]
+        workspace = Workspace(attempts=["数" * 9])
+        assert workspace.render(tokenizer, BudgetSection(attempts=limit), 200) == "Attempts:\n数数数"

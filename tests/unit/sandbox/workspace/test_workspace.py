@@ -40,7 +40,8 @@ async def test_files_commands_and_the_diff(make: Make) -> None:
         assert (await workspace.exec("cat", b"in " * 99999, timeout_s=30)).stdout == b"in " * 99999
         await workspace.exec("git add -A; git commit -qm mine; rm pkg/b.py", timeout_s=30)
         settings = "git config color.ui always; git config diff.noprefix true; git init -q demo; git init -q kept;"
-        settings += "git -C kept commit -q --allow-empty -m x; git add kept; echo 1 > kept/file"
+        settings += "git -C kept commit -q --allow-empty -m x; git add kept; echo 1 > kept/file; git init -q 新目录;"
+        settings += "git -C 新目录 commit -q --allow-empty -m x; git add 新目录; echo 2 > 新目录/文件"
         await workspace.exec(settings, timeout_s=30)
         diff = await workspace.diff()
         with pytest.raises(WorkspaceError, match="get"):
@@ -51,6 +52,7 @@ async def test_files_commands_and_the_diff(make: Make) -> None:
         assert await other.get("new dir/it's.txt") == b"\0\xff binary\n"
         assert await other.get("a.py") == b"x = 2\n"
         assert await other.get("kept/file") == b"1\n"
+        assert await other.get("新目录/文件") == b"2\n"
         assert not (await other.exec("ls pkg/b.py", timeout_s=30)).ok
 
 
