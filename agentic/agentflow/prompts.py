@@ -51,10 +51,11 @@ def read_tools() -> dict[str, dict[str, Any]]:
     return {tool["tool_name"]: tool for tool in json.loads(text)}
 
 
-def describe_released_tools(names: Sequence[str]) -> dict[str, str]:
-    """Return the slots `tools` and `metadata` for a toolbox whose tools have these names."""
+def describe_released_task(question: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the slots `question`, `tools` and `metadata` for a toolbox whose tools have these names."""
     known, names = read_tools(), sorted(names)
-    return {"tools": str(names), "metadata": str({name: known[name] for name in names})}
+    question = question.removesuffix(RELEASED_REQUEST) + RELEASED_REQUEST
+    return {"question": question, "tools": str(names), "metadata": str({name: known[name] for name in names})}
 
 
 def read_released_answer(text: str) -> str:

@@ -32,9 +32,8 @@ from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import (
     MESSAGE,
-    RELEASED_REQUEST,
     RELEASED_SYSTEM,
-    describe_released_tools,
+    describe_released_task,
     read_messages,
     read_released_answer,
     read_tools,
@@ -88,10 +87,7 @@ class AgentFlow(Method):
             raise
 
     async def solve(self, task: Task, client: RoleClient) -> Trajectory:
-        question = task.question
-        if self.config.format == "released":
-            question = question.removesuffix(RELEASED_REQUEST) + RELEASED_REQUEST
-        known: dict[str, str | RoleOutput] = {"question": question, "analysis": "", **self.describe_tools()}
+        known: dict[str, str | RoleOutput] = {"analysis": "", **self.describe_task(task.question)}
         memory, ending, unclear_verdicts = Memory(), "max_steps", 0
         try:
             if "planner.plan" in self.prompters:
@@ -117,11 +113,12 @@ class AgentFlow(Method):
         client.credit("planner.final", state=memory.results)
         return await self.make_trajectory(task, client, memory, answer, ending, unclear_verdicts)
 
-    def describe_tools(self) -> dict[str, str]:
-        """Return the slots that tell the roles about all tools."""
+    def describe_task(self, question: str) -> dict[str, str]:
+        """Return the slots that tell the roles of the question and of all tools."""
         if self.config.format == "released":
-            return describe_released_tools(self.toolbox.names)
-        return {"tools": ", ".join(self.toolbox.names), "metadata": "\n".join(tool.describe() for tool in self.toolbox)}
+            return describe_released_task(question, self.toolbox.names)
+        metadata = "\n".join(tool.describe() for tool in self.toolbox)
+        return {"question": question, "tools": ", ".join(self.toolbox.names), "metadata": metadata}
 
     async def take_step(self, client: RoleClient, known: Slots, memory: Memory) -> Step:
         """Ask the planner for a tool and the executor for its command; run it and return the step with its result."""

@@ -8,8 +8,10 @@ a fixed instruction. In a script without spaces two characters count as a word. 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -38,16 +40,9 @@ def find_words(text: str) -> tuple[str, ...]:
 
 def find_runs(words: tuple[str, ...]) -> set[tuple[str, ...]]:
     """Return all runs of RUN_WORDS words, and the whole."""
-    halves = [1 if SPACELESS_CHARACTER.match(word) else 2 for word in words]
-    runs, end, size = {words}, 0, 0  # `size` of words[start:end]
-    for start, half in enumerate(halves):
-        while size < 2 * RUN_WORDS and end < len(words):
-            size, end = size + halves[end], end + 1
-        if size < 2 * RUN_WORDS:
-            break
-        runs.add(words[start:end])
-        size -= half
-    return runs
+    sizes = [*accumulate((1 if SPACELESS_CHARACTER.match(word) else 2 for word in words), initial=0)]
+    ends = (bisect_left(sizes, size + 2 * RUN_WORDS) for size in sizes)  # beyond the end where too few follow
+    return {words, *(words[start:end] for start, end in enumerate(ends) if end <= len(words))}
 
 
 def drop_overlaps(splits: Mapping[Split, list[Task]], told: Counter[str]) -> dict[Split, list[Task]]:

@@ -33,9 +33,8 @@ class HTTPPolicy(HTTPClient, ABC):
         count, budget = len(completion.token_ids), sampling.max_new_tokens
         if completion.finish_reason == "length" and count + self.kept_back < budget:
             # vLLM and SGLang end where their context or their cache is full; our engine refuses such a call.
-            room = f"{len(prompt_ids) + count} tokens is too short for max_new_tokens {budget}"
-            fix = f"after a prompt of {len(prompt_ids)}; shorten the prompt, or give its cache more memory"
-            raise PolicyError("too_long", f"{self.url}: the context of {room} {fix}")
+            size, prompt = f"{len(prompt_ids) + count} tokens", f"a prompt of {len(prompt_ids)}; shorten the prompt"
+            raise PolicyError("too_long", f"{self.url}: the context of {size} is too short for {budget} after {prompt}")
         return completion
 
     @abstractmethod

@@ -122,7 +122,7 @@ def test_a_prompt_is_that_of_the_released_code(name: str) -> None:
 
 def test_tools_and_memory_are_printed_as_the_released_code_prints_them() -> None:
     names = ["Python_Code_Generator_Tool", "Generalist_Solution_Generator_Tool"]
-    slots = prompts.describe_released_tools(names)
+    slots = prompts.describe_released_task("", names)
     assert slots["tools"] == "['Generalist_Solution_Generator_Tool', 'Python_Code_Generator_Tool']"
     # Both are sorted by name (models/initializer.py, lines 383 and 430).
     first, second = (f"'{name}': {{'tool_name': '{name}', " for name in sorted(names))

@@ -241,7 +241,7 @@ async def test_a_prompt_or_a_budget_that_a_server_has_cut_is_told() -> None:
     cut = await failure(Worker(reply([1], prompt_tokens=2)))
     assert (cut.kind, "of a prompt of 3 tokens it read 2" in str(cut)) == ("too_long", True)
     full = await failure(Worker(reply([1], "length", prompt_tokens=3)))
-    assert (full.kind, "context of 4 tokens is too short for max_new_tokens 4" in str(full)) == ("too_long", True)
+    assert (full.kind, "context of 4 tokens is too short for 4" in str(full)) == ("too_long", True)
     assert (await ask(Worker(reply([1, 2], "length")))).finish_reason == "length"
     assert (await ask(Worker(reply([], "abort", prompt_tokens=1)))).finish_reason == "abort"
 

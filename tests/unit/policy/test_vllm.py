@@ -129,7 +129,7 @@ async def test_refusals_have_their_names(name: str, kind: str) -> None:
 
 
 async def test_a_budget_beyond_the_context_is_refused_as_elsewhere() -> None:
-    with pytest.raises(PolicyError, match="context of 6 tokens is too short for max_new_tokens 9") as caught:
+    with pytest.raises(PolicyError, match="context of 6 tokens is too short for 9") as caught:
         await ask(Recorded("completion"), replace(SAMPLING, max_new_tokens=9))
     assert caught.value.kind == "too_long"
 
