@@ -136,7 +136,7 @@ _LABEL = r"(?P<name>context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*[:：][*_
 _LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)
 _LABEL_ANYWHERE = re.compile(rf"(?<![a-z-]){_LABEL}", re.IGNORECASE)
 _EXECUTION = re.compile(r"^[ \t]*execution[ \t]*=", re.MULTILINE)
-_CONCLUSION = re.compile(r"\bconclusion[ \t*_`]*[:：\n][\s\u3000*_`\"']*(stop|continue)\b", re.IGNORECASE | re.ASCII)
+_CONCLUSION = re.compile(r"(?<![a-z\d])conclusion[ \t*_`]*[:：\n][\s*_`\"']*(stop|continue)(?![a-z\d])", re.IGNORECASE)
 _NOT_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 

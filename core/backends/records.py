@@ -49,11 +49,14 @@ def convert(framework: str, source: Path, target: Path, limit: int | None = None
 
 
 def describe_source(source: Path, limit: int | None) -> str:
-    """Describe a file by its place, size and time of change, which takes no reading; "" if it is not there."""
+    """Describe a file by its place, size and time of change, which takes no reading; "" if it is not there.
+
+    It ends with the form of what is written, so that a file of an earlier version is written anew.
+    """
     if not source.is_file():
         return ""
     state = source.stat()
-    return f"{source.resolve()} {state.st_size} bytes {state.st_mtime_ns} ns limit {limit}\n"
+    return f"{source.resolve()} {state.st_size} bytes {state.st_mtime_ns} ns limit {limit} prompts as messages\n"
 
 
 def read_task(

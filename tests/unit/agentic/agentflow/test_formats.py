@@ -112,6 +112,8 @@ def test_of_several_calls_the_memory_shows_the_one_that_runs():
         ("conclusion: continue", False),
         ("**Conclusion:** STOP.", True),
         ("最终Conclusion：STOP因为答案已经有了", True),
+        ("Conclusion:\u00a0CONTINUE", False),
+        ("_Conclusion_:\u3000_STOP_", True),
         ("### Conclusion:\nSTOP", True),
         ("### Conclusion\n\n**STOP**", True),
         ("**Conclusion:**\n\n**CONTINUE**", False),

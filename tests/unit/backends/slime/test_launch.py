@@ -394,6 +394,9 @@ def test_data_that_is_there_is_not_converted_again(tmp_path: Path) -> None:
     assert convert("slime", source, target, limit=1) == 1, "another file of that name"
     target.unlink()
     assert convert("slime", source, target, limit=1) == 1
+    note = target.with_name("train.jsonl.source")
+    note.write_text(note.read_text().replace(" prompts as messages", ""))  # of a version that wrote texts
+    assert convert("slime", source, target, limit=1) == 1
 
 
 def test_a_dry_run_tells_what_is_left_to_fill_in(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
