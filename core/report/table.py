@@ -157,7 +157,7 @@ def cost_table(variants: Variants) -> Table:
         [
             variant,
             format_length(int(length)),
-            f"{cell['score']['n']:,}",
+            f"{cell['tasks']:,}",
             f"{cell['tokens_per_task']:,.0f}",
             f"{cell['turns_per_task']:.1f}",
             "–" if cell["policy_tokens_per_1k_tokens"] is None else f"{cell['policy_tokens_per_1k_tokens']:,.0f}",
@@ -197,7 +197,7 @@ def means_table(section: Mapping[str, Any], show: ShowScore = format_score) -> T
         means = {variant: values.get(name) for variant, values in numbers.items()}
         texts = ("–" if mean is None else format_number(mean) for mean in means.values())
         add_row(name.replace("_", " "), texts, format_change(changes["measures"].get(name), 1, "+.3g"))
-    add_row("tasks", (f"{cell['score']['n']:,}" for cell in cells.values()))
+    add_row("tasks", (f"{cell['tasks']:,}" for cell in cells.values()))
     add_row("failures", (format_failures(cell["failures"]) for cell in cells.values()))
     return table
 
