@@ -20,7 +20,7 @@ def token_f1(task: Task, answer: str) -> float:
     """Return the best F1 of the answer's words over the accepted answers; what stands in its last box counts, else all.
 
     Where exact answers are rare, more groups of rollouts differ in it. If an accepted answer has Chinese, Japanese or
-    another script without spaces, each of its characters is a word, as in the scores of CMRC 2018 and MLQA.
+    another script without spaces, each character of these is a word, as MLQA's score has it for Chinese.
     """
     return max_over(_score_words, open_answer(answer), task.answers)
 

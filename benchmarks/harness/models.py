@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,6 @@ class EvalModels:
     """Holds the digest of each file of the method and of the recipe's functions."""
     _tokenizers: dict[str, Tokenizer] = field(default_factory=dict, init=False)
     _networks: dict[str, CausalLM] = field(default_factory=dict, init=False)
-    _role_models: dict[str, str] | None = field(default=None, init=False)
 
     @classmethod
     def from_options(cls, options: argparse.Namespace, recipe: Recipe, **limits: Any) -> EvalModels:
@@ -117,21 +117,20 @@ class EvalModels:
             model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
             model_path=model,
             settings=jsonable(
-                {**settings, **self._find_role_models(), **{name: value for name, value in found.items() if value}}
+                {**settings, **self._role_models, **{name: value for name, value in found.items() if value}}
             ),
             notes={"served": served},
             concurrency=self.concurrency,
             **fields,
         )
 
-    def _find_role_models(self) -> Mapping[str, str]:
-        """Map a setting for each role behind a server to the name of the model that the server says it holds."""
-        if self._role_models is None:
-            keys = self.recipe.role_key_files
-            places = {role: place for role, place in self.recipe.roles.items() if place.startswith(("http", VLLM))}
-            asked = {role: find_served_model(url, keys.get(role)) for role, url in places.items()}
-            self._role_models = {f"{SERVED}{role}": name_served(found) for role, found in asked.items() if found}
-        return self._role_models
+    @cached_property
+    def _role_models(self) -> Mapping[str, str]:
+        """Maps a setting for each role behind a server to the name of the model that the server says it holds."""
+        keys = self.recipe.role_key_files
+        places = {role: place for role, place in self.recipe.roles.items() if place.startswith(("http", VLLM))}
+        asked = {role: find_served_model(url, keys.get(role)) for role, url in places.items()}
+        return {f"{SERVED}{role}": name_served(found) for role, found in asked.items() if found}
 
     async def check_servers(self, cells: Iterable[EvalCell]) -> None:
         """Raise ServerError unless the server of each cell's model answers."""

@@ -49,10 +49,10 @@ HAN_UNITS = {
     for unit, words in {
         "¥": "元 块 块钱", "%": "个百分点", "°": "度", "°c": "摄氏度", "mm": "毫米", "cm": "厘米 公分", "m": "米",
         "km": "千米 公里", "g": "克", "kg": "千克 公斤", "ml": "毫升", "l": "升", "h": "小时", "minute": "分钟",
-        "second": "秒 秒钟", "倍": "倍", "m 2": "平方米", "cm 2": "平方厘米", "m 3": "立方米", "cm 3": "立方厘米",
+        "second": "秒 秒钟", "m 2": "平方米", "cm 2": "平方厘米", "m 3": "立方米", "cm 3": "立方厘米",
     }.items()
     for word in words.split()
-} | {word: word for word in "分 角 吨 斤 天 周 年 岁 个 只 人 名 位 本 次 种 张 条 件 辆 棵 支 页".split()}  # fmt: skip
+} | {one: one for one in "分 角 吨 斤 天 周 年 岁 个 只 人 名 位 本 次 种 张 条 件 辆 棵 支 页 倍".split()}  # fmt: skip
 """Maps what may stand right behind digits in Chinese, units and counters, to one form of the same unit."""
 
 

@@ -16,10 +16,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from core.rewards.answers import SPACELESS, fold_text, normalize_answer
+from core.rewards.answers import SPACELESS, SPACELESS_CHARACTER, fold_text, normalize_answer
 
 # Compiled here: a pattern with these scripts takes milliseconds, and every task has another answer.
-_SPACELESS = re.compile(f"[{SPACELESS}]")
 _IN_WORD, _NO_SPACE = re.compile(rf"[^\W{SPACELESS}]"), re.compile(rf"[^\s{SPACELESS}]")
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
@@ -119,7 +118,7 @@ def _contains_words(prediction: str, answer: str) -> float:
 
 def _contains_whole(prediction: str, answer: str, joined: re.Pattern[str]) -> float:
     """Return 1 if `answer` is found with no `joined` character beside it; any may stand beside a spaceless script."""
-    first, last = (not _SPACELESS.match(edge) for edge in (answer[0], answer[-1]))
+    first, last = (not SPACELESS_CHARACTER.match(edge) for edge in (answer[0], answer[-1]))
     start = prediction.find(answer)
     while start >= 0:
         end = start + len(answer)

@@ -28,6 +28,8 @@ class Framework:
     """Stands before a router's `http://`, so that `make_server_policy` knows the protocol."""
     seed_key: str
     """Names the seed among the sampling parameters that `generate` gets."""
+    apart_script: str
+    """Names the script that starts a job whose rollout has GPUs of its own; `train.py` starts any other."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Maps a flag or environment variable of slime's engine to that of this one."""
 
@@ -43,12 +45,13 @@ class Framework:
         return f"{self.url_prefix}http://{host}:{port}"
 
 
-SLIME = Framework("slime", "sglang", url_prefix="", seed_key="sampling_seed")
+SLIME = Framework("slime", "sglang", url_prefix="", seed_key="sampling_seed", apart_script="train_async.py")
 VIME = Framework(
     "vime",
     "vllm",
     url_prefix=VLLM,
     seed_key="seed",
+    apart_script="train.py",
     renamed={
         "--sglang-mem-fraction-static": "--vllm-gpu-memory-utilization",  # as in vime's scripts/run-*.sh
         "--sglang-context-length": "--vllm-max-model-len",

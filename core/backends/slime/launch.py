@@ -92,8 +92,7 @@ def make_job(recipe: Recipe, out: Path) -> Job:
     folders = {f"slime.checkpoint.{key}": path for key, path in slime.checkpoint if path is not None}
     folders |= {"slime.root": slime.source, "slime.megatron": slime.megatron}
     folders |= {f"{key}.path": path for key, path in served.items()}
-    one_script = slime.colocate or slime.framework == "vime"  # vime starts its asynchronous rollout by it, too
-    train = Path(slime.source) / ("train.py" if one_script else "train_async.py")
+    train = Path(slime.source) / ("train.py" if slime.colocate else engine.apart_script)
     return Job(
         recipe=recipe,
         cluster=slime,
