@@ -6,6 +6,7 @@ trained. A method may read a completion as text and write that text into a later
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,12 @@ class Sampling:
     frequency_penalty: float = 0.0
     """Lowers the logit of a token by this much for each time that it was sampled in this completion. SGLang's servers
     know it, our own engine refuses it: its log-probs would belong to no distribution that training knows."""
+
+
+def derive_seed(*parts: object) -> int:
+    """Derive a 63-bit seed from values with a stable text; it is the same on every machine and in every process."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from core.seeds import derive_seed
 from core.text.tool_calls import make_schema
+from core.types import derive_seed
 
 RELATIONS = ("owner", "maker", "buyer", "keeper")
 ASKED = RELATIONS[0]

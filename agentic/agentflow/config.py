@@ -11,8 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, Valida
 from agentic.agentflow.formats import Style
 from agentic.agentflow.prompts import read_tools
 from core.config import Recipe, RecipeError, Section
-from core.tools.base import Tool, ToolError
-from core.tools.registry import Toolbox, make_tool
+from core.tools.base import Tool, Toolbox, ToolError, make_tool
 from core.types import POLICY
 
 PRESETS = Path(__file__).parent / "presets"

@@ -46,8 +46,7 @@ from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer, load_tokenizer
-from core.tools.base import ToolContext
-from core.tools.registry import Toolbox
+from core.tools.base import Toolbox, ToolContext
 from core.types import CALLS, FAILED_CALLS, POLICY, Sampling, Task, Trajectory
 
 

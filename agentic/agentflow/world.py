@@ -46,9 +46,8 @@ from agentic.agentflow.memory import Memory, Step
 from agentic.agentflow.role_client import RoleClient, Slots
 from agentic.agentflow.rollout import AgentFlow, build
 from core.policy.base import Roles
-from core.seeds import derive_seed
 from core.text.tokenizer import Tokenizer
-from core.types import Sampling, Task, Trajectory
+from core.types import Sampling, Task, Trajectory, derive_seed
 from core.worlds import SPLITS, Example, Split, World, encode_turn
 
 ATTRIBUTES = ("price", "weight", "length", "age")

@@ -34,8 +34,7 @@ from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, Tokenizer
 from core.text.tool_calls import CallError
-from core.tools.base import Interrupt, Query, ToolContext, ToolError, ToolResult
-from core.tools.registry import make_tool
+from core.tools.base import Interrupt, Query, ToolContext, ToolError, ToolResult, make_tool
 from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory, Turn
 
 End = Literal["answered", "cut_reply", "turn_limit", "context_limit"]

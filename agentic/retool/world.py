@@ -31,10 +31,9 @@ from agentic.retool.rollout import ReTool
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.turns import Turns
-from core.seeds import derive_seed
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
-from core.types import Sampling, Task, Trajectory
+from core.types import Sampling, Task, Trajectory, derive_seed
 from core.worlds import Example, Split, World, encode_turn
 
 MEANINGS = {"blick": "*", "dax": "+", "fep": "-", "kiv": "%"}

@@ -40,7 +40,7 @@ from agentic.search_r1.formats import FORMATS, Action
 from agentic.search_r1.prompts import LONG_QUERY, PASSAGE, write_prompt
 from agentic.search_r1.visit import PageReader
 from core import retrieval
-from core.config.load import read_addresses
+from core.http_client import read_addresses
 from core.policy.base import Roles
 from core.rewards.answer_grader import is_accepted, reward_finding
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook

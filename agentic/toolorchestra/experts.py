@@ -19,11 +19,10 @@ from agentic.toolorchestra.config import ExpertModelSection, PriceSection, ToolO
 from core.policy.base import PolicyError, Roles
 from core.policy.openai_chat import ChatReply, Message, OpenAIChat
 from core.rollout.method import RolloutError
-from core.seeds import derive_seed
 from core.text.conversation import Markup, Renderer
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.text.tool_calls import CLOSE, OPEN, ToolCall
-from core.types import Sampling, Task
+from core.types import Sampling, Task, derive_seed
 
 
 @dataclass(frozen=True, slots=True)

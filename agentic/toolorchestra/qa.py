@@ -15,8 +15,7 @@ from core.rewards.answer_grader import open_answer
 from core.text.conversation import Message, Renderer
 from core.text.programs import extract_program
 from core.text.tool_calls import CallError, ToolCall, drop_opened_thought, split_thoughts
-from core.tools.base import Tool, ToolContext, ToolResult
-from core.tools.registry import Toolbox, make_tool
+from core.tools.base import Tool, Toolbox, ToolContext, ToolResult, make_tool
 from core.types import Task
 
 

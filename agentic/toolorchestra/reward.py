@@ -1,5 +1,5 @@
 """Rewards a group by the preference of its user; the features are compared within the group
-(core/rewards/preference.py)."""
+(preference.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
-from core.rewards.preference import make_features, preference_rewards
+from agentic.toolorchestra.preference import make_features, preference_rewards
 from core.rollout.method import Regrade, RolloutError
 from core.types import CALLS, Group, Task, Trajectory
 

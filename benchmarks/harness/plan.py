@@ -16,8 +16,7 @@ from core.hub import CheckpointError
 from core.policy.server_process import ServerError
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.run_folder import RunFolder, RunFolderError, flatten
-from core.seeds import derive_seed
-from core.types import Sampling, Task
+from core.types import Sampling, Task, derive_seed
 
 
 class EvaluationError(RuntimeError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -187,35 +187,3 @@ _Loader.add_implicit_resolver(
     list("-+0123456789."),
 )
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
-
-
-def read_addresses(field: str, path: str | None) -> Callable[[str], str]:
-    """Return a function that puts an address for each `{name}` of a URL; without a file it changes nothing.
-
-    `path` is a YAML file, name -> URL, as `tokentrue serve services` writes it, and `field` the recipe's key of it.
-
-    Raises:
-        RecipeError: the file is missing or broken; later, that it lacks a service.
-    """
-    if path is None:
-        return lambda url: url
-    try:
-        addresses = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecipeError(
-            f"{field}: {error}; start the services first: `tokentrue run METHOD` does it, and so does `tokentrue "
-            "serve services FILE --logs DIR -- COMMAND`"
-        ) from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise RecipeError(f"{path}: is no YAML ({error}); remove it and start the services again") from error
-    if not isinstance(addresses, dict):
-        raise RecipeError(f"{path}: must map names to URLs; remove it and start the services again")
-
-    def fill(url: str) -> str:
-        try:
-            return url.format_map(addresses)
-        except (KeyError, IndexError, ValueError) as error:
-            names = ", ".join(addresses)
-            raise RecipeError(f"{path}: no address of {error}, which {url!r} asks; it has {names}") from error
-
-    return fill

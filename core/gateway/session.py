@@ -31,11 +31,10 @@ from core.gateway.messages import (
 from core.gateway.settings import SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy, PolicyError
-from core.seeds import derive_seed
 from core.text.call_formats import Reply
 from core.text.tokenizer import Ids
 from core.text.tool_calls import CallError, parse_json
-from core.types import EDGE, Completion, Sampling, Turn
+from core.types import EDGE, Completion, Sampling, Turn, derive_seed
 
 INSTRUCTIONS = ("instructions",)
 """Marks the system message that Responses' instructions make."""

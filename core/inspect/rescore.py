@@ -17,10 +17,9 @@ from core.rollout.roles import open_roles
 from core.rollout.rows import REFERENCE_KL
 from core.rollout.runner import Runner
 from core.runs.record import RecordedRollout
-from core.seeds import derive_seed
 from core.text.tokenizer import load_tokenizer
 from core.train import open_frozen_model
-from core.types import Completion, Sampling, Task, Trajectory
+from core.types import Completion, Sampling, Task, Trajectory, derive_seed
 
 METHOD = "method"
 """Stands for the method's own code where the name of a function could be."""

@@ -17,8 +17,7 @@ from typing import Any, cast
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, PolicyFault, Regrade, RolloutError
 from core.rollout.reward import to_number
-from core.seeds import derive_seed
-from core.types import Group, Sampling, Task, Trajectory
+from core.types import Group, Sampling, Task, Trajectory, derive_seed
 
 logger = logging.getLogger(__name__)
 

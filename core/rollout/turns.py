@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from core.policy.base import Policy
 from core.rollout.method import RolloutError
-from core.seeds import derive_seed
-from core.types import POLICY, Completion, Sampling, Turn
+from core.types import POLICY, Completion, Sampling, Turn, derive_seed
 
 
 class Turns:

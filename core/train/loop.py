@@ -36,12 +36,11 @@ from core.runs.progress import Progress, Show, show_rollout
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder, list_checkpoints
 from core.runs.trackers import Trackers
-from core.seeds import derive_seed
 from core.text.tokenizer import Tokenizer, token_bytes
 from core.train import checkpoint
 from core.train.learner import iterate_update, measure_kl, open_learners
 from core.train.trainer import TrainingError, WatchRow, finish
-from core.types import POLICY, Group, Row, Sampling, Task, Trajectory
+from core.types import POLICY, Group, Row, Sampling, Task, Trajectory, derive_seed
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.config import OptimizerSection, RecipeError
 from core.engine.heap import return_freed_memory
-from core.seeds import derive_seed
+from core.types import derive_seed
 
 BLOCK = 256
 """Counts the values of a moment that share a scale, a float32."""

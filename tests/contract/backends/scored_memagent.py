@@ -11,8 +11,7 @@ from typing import Any
 from agentic.memagent.config import PRESETS, MemAgentRecipe
 from agentic.memagent.rollout import MemAgent
 from core.rollout.method import MethodSpec, RolloutError
-from core.seeds import derive_seed
-from core.types import Task, Trajectory, Turn
+from core.types import Task, Trajectory, Turn, derive_seed
 from tests.contract.backends.case import Case, load_tiny
 
 SENTENCE = " The grass is green."

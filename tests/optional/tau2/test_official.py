@@ -20,8 +20,7 @@ from benchmarks.tau2 import evaluate
 from core.policy.base import Roles
 from core.rollout.method import Method
 from core.runs.run_folder import RunFolder
-from core.seeds import derive_seed
-from core.types import Sampling, Task, Trajectory
+from core.types import Sampling, Task, Trajectory, derive_seed
 
 from .play import make_tokenizer, rollout, without_solution
 

@@ -12,7 +12,8 @@ import yaml
 from pydantic import FilePath, PositiveInt
 
 from core.config import Recipe, RecipeError, Section
-from core.config.load import load, read_addresses
+from core.config.load import load
+from core.http_client import read_addresses
 from core.options import Device, Port, Share, argparse_type
 from tests.kit import make_recipe
 

@@ -20,8 +20,7 @@ from core.environments.mcp import McpServer, McpTool, open_servers
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
 from core.rollout.runner import Runner
-from core.tools.base import ToolContext
-from core.tools.registry import Toolbox
+from core.tools.base import Toolbox, ToolContext
 from core.types import Sampling, Task, Trajectory
 from tests.kit import replace_mcp, script_policy
 

@@ -98,7 +98,7 @@ async def test_roles_that_name_the_same_thing_share_it(qwen2: Path) -> None:
     [
         ("python:no.such.module", 1024, "write package.module.function"),
         ("python:core.rollout.roles.nothing", 1024, "write package.module.function"),
-        ("python:core.seeds.derive_seed", 1024, r"derive_seed gave \d+; let it return a core.policy.base.Policy"),
+        ("python:core.types.derive_seed", 1024, r"derive_seed gave \d+; let it return a core.policy.base.Policy"),
         ("model:{qwen2}", 16, r"kv_tokens 16 is less than max_model_len \d+"),
         ("model:/no/such/folder", 1024, "/no/such/folder"),
     ],

@@ -25,8 +25,7 @@ from core.rollout.runner import (
     regrade_group,
 )
 from core.rollout.turns import Turns
-from core.seeds import derive_seed
-from core.types import Completion, Sampling, Task, Trajectory, Turn
+from core.types import Completion, Sampling, Task, Trajectory, Turn, derive_seed
 
 Rollout = Callable[[Task, Roles, Sampling], Awaitable[Trajectory]]
 

@@ -12,8 +12,7 @@ from agentic.agentflow.config import AgentFlowSection
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.tools.base import Query, Tool, ToolContext, ToolResult
-from core.tools.registry import Toolbox
+from core.tools.base import Query, Tool, Toolbox, ToolContext, ToolResult
 from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy, train_tokenizer
 

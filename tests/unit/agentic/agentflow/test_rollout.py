@@ -17,12 +17,10 @@ from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError
 from core.rollout.method import PolicyFault, RolloutError
 from core.rollout.rows import rows_from_groups
-from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
-from core.tools.base import Query, Tool, ToolContext, ToolResult
-from core.tools.registry import Toolbox
+from core.tools.base import Query, Tool, Toolbox, ToolContext, ToolResult
 from core.tools.search import Search
-from core.types import Completion, Sampling, Task, Turn
+from core.types import Completion, Sampling, Task, Turn, derive_seed
 from tests.kit import script_policy
 from tests.unit.agentic.agentflow.conftest import COMMAND, NEXT, Echo, section
 

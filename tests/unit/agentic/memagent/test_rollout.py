@@ -13,9 +13,8 @@ from agentic.memagent.rollout import MemAgent
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
-from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
-from core.types import Sampling, Task, Trajectory
+from core.types import Sampling, Task, Trajectory, derive_seed
 from tests.kit import script_policy
 
 SENTENCE = " The grass is green."

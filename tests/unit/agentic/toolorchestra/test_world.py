@@ -11,6 +11,7 @@ import pytest
 
 from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.formats import FORMATS
+from agentic.toolorchestra.preference import Features, make_features, preference_rewards
 from agentic.toolorchestra.prompts import tool_schemas
 from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.scripted_experts import SCOUT, THINGS, count_tokens, fact_value, reply
@@ -32,7 +33,6 @@ from agentic.toolorchestra.world import (
 )
 from core.policy.base import Roles
 from core.rewards.boxed import find_boxed
-from core.rewards.preference import Features, make_features, preference_rewards
 from core.text.tool_calls import CallError
 from core.types import Task
 from core.worlds import SPLITS

@@ -8,9 +8,8 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from core.tools.base import Arguments, Interrupt, Query, Tool, ToolContext, ToolError, ToolResult
+from core.tools.base import Arguments, Interrupt, Query, Tool, Toolbox, ToolContext, ToolError, ToolResult, make_tool
 from core.tools.base_generator import BaseGenerator
-from core.tools.registry import Toolbox, make_tool
 
 
 class Add(Tool):
