@@ -115,7 +115,7 @@ def make_toolbox(config: AgentFlowSection) -> Toolbox:
             arguments.
     """
     try:
-        toolbox = Toolbox([make_tool(tool.path, {**tool.options, "name": name}) for name, tool in config.tools.items()])
+        toolbox = Toolbox([make_tool(tool.path, tool.options, name=name) for name, tool in config.tools.items()])
     except ToolError as error:
         raise RecipeError(f"agentflow.tools: {error}") from error
     for tool in toolbox:

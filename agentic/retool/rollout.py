@@ -55,7 +55,7 @@ class ReTool(Method):
         self.format = FORMATS[config.format](self.renderer)
         options = {"sandbox": config.sandbox, "backend": config.backend, "remember": config.remember}
         try:
-            self.interpreter = make_tool("core.tools.python_coder.PythonCoder", {**options, "source": "query"})
+            self.interpreter = make_tool("core.tools.python_coder.PythonCoder", options, source="query")
         except ToolError as error:
             raise RecipeError(f"retool.backend: {error}") from error
         self.sandbox = self.interpreter.isolation

@@ -25,10 +25,10 @@ class QaTools:
     def __init__(self, config: ToolOrchestraSection):
         tools: list[Tool] = []
         if "search" in config.tools:
-            tools.append(make_tool("core.tools.search.Search", {**config.search, "name": "search"}))
+            tools.append(make_tool("core.tools.search.Search", config.search, name="search"))
         if "enhance_reasoning" in config.tools:
-            options = {**config.coder, "name": "enhance_reasoning", "source": "query"}
-            tools.append(make_tool("core.tools.python_coder.PythonCoder", options))
+            path = "core.tools.python_coder.PythonCoder"
+            tools.append(make_tool(path, config.coder, name="enhance_reasoning", source="query"))
         self._toolbox = Toolbox(tools)
         self.isolation = self._toolbox.isolation
 

@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +17,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.plan import SERVED, EvalCell
+from benchmarks.harness.plan import SERVED, EvalCell, EvaluationError
 from core.config import Recipe
 from core.engine import CausalLM, EmbeddedPolicy, Engine, weights
 from core.hub import SMALL_FILES, resolve
@@ -83,10 +84,14 @@ class EvalModels:
         return self._tokenizers[model]
 
     def limit(self, model: str) -> int:
-        """Return the model's context in tokens."""
+        """Return the model's context in tokens. Raises EvaluationError: `context` is above the model's positions."""
         if self.context is not None and model in self.urls:
             return self.context
-        return weights.load_config(resolve(model, weights=False)).context(self.context)
+        config = weights.load_config(resolve(model, weights=False))
+        try:
+            return config.context(self.context)
+        except ValueError as error:
+            raise EvaluationError(f"{model}: {error}") from error
 
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
         """Return a cell that `model` is evaluated in.
@@ -129,8 +134,9 @@ class EvalModels:
         """Maps a setting for each role behind a server to the name of the model that the server says it holds."""
         keys = self.recipe.role_key_files
         places = {role: place for role, place in self.recipe.roles.items() if place.startswith(("http", VLLM))}
-        asked = {role: find_served_model(url, keys.get(role)) for role, url in places.items()}
-        return {f"{SERVED}{role}": name_served(found) for role, found in asked.items() if found}
+        with ThreadPoolExecutor() as pool:  # a server that is gone is waited for, so all are asked at once
+            asked = pool.map(lambda role: find_served_model(places[role], keys.get(role)), places)
+            return {f"{SERVED}{role}": name_served(found) for role, found in zip(places, asked, strict=True) if found}
 
     async def check_servers(self, cells: Iterable[EvalCell]) -> None:
         """Raise ServerError unless the server of each cell's model answers."""

@@ -324,11 +324,14 @@ class RunSection(Section):
     """Records all rollouts token by token (core/runs/record.py), every so many steps and at the first. 0: never."""
     trackers: tuple[Literal["wandb", "tensorboard", "mlflow"], ...] = ()
     tracker_mode: Literal["offline", "online"] = "offline"
+    """Says whether W&B sends the curves, or keeps them in the run folder."""
 
     @model_validator(mode="after")
-    def _seeds_differ(self) -> RunSection:
+    def _check(self) -> RunSection:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)} name one twice; each has a folder of its own")
+        if self.tracker_mode == "online" and "wandb" not in self.trackers:
+            raise ValueError("tracker_mode=online is for W&B alone; set run.trackers=[wandb], too")
         return self
 
 

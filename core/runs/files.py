@@ -84,12 +84,15 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. Raises BrokenFileError naming the file, line and column when it is not JSON."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file. Raises BrokenFileError naming the file, and where it is not JSON the place."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise BrokenFileError(f"{path} is not valid JSON ({error}); delete it and run again to rebuild it") from None
+    if not isinstance(value, dict):
+        raise BrokenFileError(f"{path} must be a JSON object; delete it and run again to rebuild it")
+    return value
 
 
 def read_jsonl(path: Path) -> Iterator[Record]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
 
-from core.options import import_by_path
+from core.options import Section, import_by_path
 
 ToolStatus = Literal["ok", "error", "timeout", "bad_arguments"]
 
@@ -65,10 +65,8 @@ class Query(Arguments):
     query: str
 
 
-class Tool(BaseModel, ABC):
+class Tool(Section, ABC):
     """Describes a tool and runs it. `arguments` is the type of its arguments."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     arguments: ClassVar[type[Arguments]] = Query
     needs_service: ClassVar[bool] = False
@@ -117,12 +115,14 @@ def _describe_argument(field: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (types, field.get("description"))))
 
 
-def make_tool(path: str, options: Mapping[str, Any]) -> Tool:
-    """Make a tool of class `path` (`package.module.Class`) with `options` as its fields.
+def make_tool(path: str, options: Mapping[str, Any], **given: Any) -> Tool:
+    """Make a tool of class `path` (`package.module.Class`), with `options` and what the method has `given` as fields.
 
     Raises:
-        ToolError: there is no such class, it is not a Tool, or it does not have one of the options.
+        ToolError: there is no such class, it is not a Tool, it lacks one of the options, or the method gives it.
     """
+    if twice := given.keys() & options.keys():
+        raise ToolError(f"tool {path!r}: the method itself sets {', '.join(twice)}; remove it from the tool's options")
     try:
         kind = import_by_path(path)
     except ValueError as error:
@@ -130,7 +130,7 @@ def make_tool(path: str, options: Mapping[str, Any]) -> Tool:
     if not (isinstance(kind, type) and issubclass(kind, Tool)):
         raise ToolError(f"tool {path!r} is not a core.tools.base.Tool; make it a subclass")
     try:
-        return kind(**options)
+        return kind(**options, **given)
     except ValidationError as error:
         raise ToolError(
             f"tool {path!r}: {_list_problems(error)}. Its options: {', '.join(kind.model_fields)}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import transformers
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,6 +246,12 @@ async def test_samples_are_refused_where_a_model_or_that_of_a_role_was_changed_i
     (tmp_path / place / "model.safetensors").write_bytes(bytes(50_000) + b"x" * 50_000)
     with pytest.raises(EvaluationError, match=f"otherwise: settings.{named} was '.*', is now '.*'"):
         await run(folder, make_cell())
+
+
+def test_a_context_above_the_positions_of_a_model_is_an_error_that_names_it(tmp_path: Path) -> None:
+    transformers.Qwen2Config(max_position_embeddings=512).save_pretrained(tmp_path)
+    with pytest.raises(EvaluationError, match=rf"{tmp_path}: max_model_len 513 is above the 512 positions"):
+        EvalModels(make_recipe(Recipe), concurrency=1, context=513).limit(str(tmp_path))
 
 
 async def test_samples_are_refused_where_the_server_of_a_role_holds_another_model(folder: RunFolder) -> None:

@@ -34,9 +34,10 @@ def test_a_torn_last_line_is_dropped_and_nothing_else(tmp_path: Path, written: l
 
 
 def test_what_is_broken_names_file_and_line(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(ValueError, match=r"x\.json is not valid JSON"):
-        read_json(tmp_path / "x.json")
+    for text, problem in (("{", "is not valid JSON"), ("[]", "must be a JSON object")):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(ValueError, match=rf"x\.json {problem}.*run again to rebuild it"):
+            read_json(tmp_path / "x.json")
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1}\n{"step": \n{"step": 3}\n')
     with pytest.raises(ValueError, match=r"log\.jsonl:2 is not JSON.*delete that line"):

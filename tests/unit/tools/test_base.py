@@ -10,6 +10,7 @@ from pydantic import Field
 
 from core.tools.base import Arguments, Interrupt, Query, Tool, Toolbox, ToolContext, ToolError, ToolResult, make_tool
 from core.tools.base_generator import BaseGenerator
+from core.tools.python_coder import PythonCoder
 
 
 class Add(Tool):
@@ -121,3 +122,14 @@ def test_made_from_a_path():
             make_tool(path, {})
     with pytest.raises(ToolError, match=r"timeout_s: Input should be greater than 0.*Its options: .*role"):
         make_tool("core.tools.base_generator.BaseGenerator", {"timeout_s": 0})
+    with pytest.raises(ToolError, match="the method itself sets name; remove it"):
+        make_tool("core.tools.base_generator.BaseGenerator", {"name": "thinker"}, name="base_generator")
+
+
+def test_a_nested_option_leaves_the_tools_other_defaults():
+    tool = make_tool("core.tools.python_coder.PythonCoder", {"sandbox": {"memory_mb": 256}}, name="coder")
+    assert isinstance(tool, PythonCoder)
+    assert (tool.sandbox.memory_mb, tool.sandbox.timeout_s) == (
+        256,
+        PythonCoder.model_fields["sandbox"].default.timeout_s,
+    )

@@ -60,6 +60,7 @@ def absent_compiler(*_: torch.Tensor) -> None:
         ("model.compile=true", "set model.compile=false"),
         ("run.trackers=[paper]", "run.trackers"),
         ("run.trackers=[mlflow]", "run.trackers: mlflow needs a package: pip install mlflow"),
+        ("run.tracker_mode=online", "run: tracker_mode=online is for W&B alone; set run.trackers=[wandb], too"),
     ],
 )
 def test_a_bad_start_names_the_fault_and_leaves_no_folder(
