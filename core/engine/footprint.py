@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
 
-from core.engine import weights
+from core.engine import kernel, weights
 from core.engine.attention import GATHERED_BYTES
 from core.engine.four_bits import packed_bytes
 from core.engine.graphs import round_rows
@@ -35,7 +36,8 @@ def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str, load_i
     linears = {module for module in model.modules() if isinstance(module, Linear)}
     if load_in_4bit:
         linears -= set(weights.find_packable(model))
-    return sum(linear.weight.numel() for linear in linears) * dtype.itemsize
+    width = kernel.panel_width() if dtype == torch.float32 else 1  # the last panel is filled up
+    return sum(math.ceil(each.out_features / width) * width * each.in_features for each in linears) * dtype.itemsize
 
 
 @cache

@@ -2,7 +2,8 @@
 
 PyTorch has no attention that reads pages on the CPU. Without a compiler the engine gathers the pages before each call
 of PyTorch's own attention, which takes about three times as long. On a CPU with tiles (Intel AMX) PyTorch rounds a row
-of bfloat16 differently when the number of rows changes. Our product does not.
+of bfloat16 differently when the number of rows changes. Our product does not. On AMD's CPUs PyTorch multiplies float32
+at half their speed; our product has the same bits.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from platformdirs import user_cache_path
 from torch import Tensor
 
@@ -29,7 +31,9 @@ COMPILE = "-std=c++17 -O3 -march=native -ffast-math -fopenmp -fPIC -c".split()
 LINK = "-fopenmp -shared".split()
 DTYPES = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
 BLOCK, DEPTH = 32, 32
-"""linear.cpp reads a weight in panels of `BLOCK` rows, and `DEPTH` values of each row at a time."""
+"""linear.cpp reads a weight of bfloat16 in panels of `BLOCK` rows, and `DEPTH` values of each row at a time."""
+FEWEST_ROWS = 4
+"""Counts the rows of x from which our product of float32 has the bits of PyTorch's."""
 
 
 @cache
@@ -109,29 +113,47 @@ def has_tiles() -> bool:
     return library is not None and bool(library.has_tiles())
 
 
-def pack_panels(weight_NK: Tensor) -> Tensor:
-    """Return a weight of bfloat16 in the order in which linear.cpp reads it; N and K are multiples of 32.
+@cache
+def panel_width() -> int:
+    """Return how many outputs a panel of float32 has; 0 where PyTorch's product stays."""
+    library = find_kernel()
+    return 0 if library is None else int(library.panel_width())
 
-    The shape is [N / 32, K / 32, 2, 16, 16, 2]. A panel has 32 rows. It lists K in steps of 32 values. A step has two
-    tiles of 16 rows each. A tile lists 16 pairs of values: the first pair of all rows, then the second, and so on.
+
+def pack_panels(weight_NK: Tensor) -> Tensor:
+    """Return a weight in the order in which linear.cpp reads it.
+
+    Of bfloat16, N and K are multiples of 32, and the shape is [N / 32, K / 32, 2, 16, 16, 2]. A panel has 32 rows. It
+    lists K in steps of 32 values. A step has two tiles of 16 rows each. A tile lists 16 pairs of values: the first pair
+    of all rows, then the second, and so on.
+
+    Of float32, the shape is [panels, K, panel_width()]: a panel lists the first value of all its rows, then the second,
+    and so on. Zeros fill up the last panel.
     """
     rows, values = weight_NK.shape
+    if weight_NK.dtype == torch.float32:
+        padded = F.pad(weight_NK, (0, 0, 0, -rows % panel_width()))
+        return padded.view(-1, panel_width(), values).transpose(1, 2).contiguous()
     split = weight_NK.view(rows // BLOCK, 2, BLOCK // 2, values // DEPTH, DEPTH // 2, 2)
     return split.permute(0, 3, 1, 4, 2, 5).contiguous()
 
 
-def multiply(x_TK: Tensor, panels: Tensor, bias_N: Tensor | None) -> Tensor:
-    """Return `x_TK @ weight.T + bias_N` in bfloat16, [T, N], for a weight that `pack_panels` has packed."""
+def multiply(x_TK: Tensor, panels: Tensor, bias_N: Tensor | None, rows: int) -> Tensor:
+    """Return `x_TK @ weight.T + bias_N`, [T, N], for a weight of N = `rows` rows that `pack_panels` has packed.
+
+    In float32 it has the bits of PyTorch's product on one thread, for `FEWEST_ROWS` tokens or more.
+    """
     library = find_kernel()
     tokens, values = x_TK.shape
-    rows = len(panels) * BLOCK
+    depth = panels.shape[1] * (1 if panels.dtype == torch.float32 else DEPTH)
     # C++ reads whatever it is given.
     assert library is not None
-    assert (x_TK.dtype, x_TK.device.type, values) == (torch.bfloat16, "cpu", panels.shape[1] * DEPTH)
+    assert (x_TK.dtype, x_TK.device.type, values) == (panels.dtype, "cpu", depth)
     x_TK = x_TK.contiguous()
     out_TN = x_TK.new_empty(tokens, rows)
     sizes = (tokens, values, rows, torch.get_num_threads())
-    library.multiply_bfloat16(
+    function = library.multiply_float32 if panels.dtype == torch.float32 else library.multiply_bfloat16
+    function(
         ctypes.c_void_p(x_TK.data_ptr()),
         ctypes.c_void_p(panels.data_ptr()),
         ctypes.c_void_p(None if bias_N is None else bias_N.data_ptr()),

@@ -1,9 +1,7 @@
-// Linear maps of bfloat16 on the tile unit of a processor (Intel AMX), for the engine while it samples.
-//
-// A row is multiplied by 32 values of K at a time, in order, and summed in float32. So its rounding depends neither on
-// the other rows nor on the number of threads. oneDNN chooses the order by the number of rows.
-// Built and called by core/engine/kernel.py.
+// Linear maps for the engine while it samples: of bfloat16 on the tile unit of a processor (Intel AMX), and of float32 on
+// AMD's processors. Built and called by core/engine/kernel.py.
 
+#include <algorithm>
 #include <cstdint>
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
@@ -12,9 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <vector>
 
+// A row is multiplied by 32 values of K at a time, in order, and summed in float32. So its rounding depends neither on
+// the other rows nor on the number of threads. oneDNN chooses the order by the number of rows.
 namespace {
 
 using bfloat16_bits = uint16_t;
@@ -143,5 +142,117 @@ extern "C" void multiply_bfloat16(const void* x, const void* panels, const void*
 #else
 
 extern "C" int has_tiles() { return 0; }
+
+#endif
+
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+
+#include <immintrin.h>
+
+#include <array>
+#include <utility>
+
+// On AMD's processors PyTorch's product (MKL) uses half of what AVX-512 can do, and arranges the weight anew in each
+// call. This one sums as MKL does there, one value of K after the other in chunks, so its bits are those of MKL. From
+// four rows on: fewer MKL sums otherwise.
+namespace {
+
+#if defined(__AVX512F__)
+using Vector = __m512;
+inline Vector load(const float* x) { return _mm512_loadu_ps(x); }
+inline Vector fill(float x) { return _mm512_set1_ps(x); }
+inline Vector multiply_add(Vector x, Vector y, Vector sum) { return _mm512_fmadd_ps(x, y, sum); }
+inline Vector add(Vector x, Vector y) { return _mm512_add_ps(x, y); }
+inline void store(float* out, Vector x) { _mm512_storeu_ps(out, x); }
+constexpr int MOST_ROWS = 12;  // rows whose sums fit into the registers, beside one panel of the weight
+#else
+using Vector = __m256;
+inline Vector load(const float* x) { return _mm256_loadu_ps(x); }
+inline Vector fill(float x) { return _mm256_set1_ps(x); }
+inline Vector multiply_add(Vector x, Vector y, Vector sum) { return _mm256_fmadd_ps(x, y, sum); }
+inline Vector add(Vector x, Vector y) { return _mm256_add_ps(x, y); }
+inline void store(float* out, Vector x) { _mm256_storeu_ps(out, x); }
+constexpr int MOST_ROWS = 6;
+#endif
+constexpr int64_t LANES = sizeof(Vector) / sizeof(float);
+constexpr int64_t WIDTH = 2 * LANES;  // outputs of a panel
+constexpr int FEW_ROWS = MOST_ROWS / 2;  // so few rows take two panels at once, which keeps as many sums going
+constexpr int64_t NEAR_ROWS = 16 * MOST_ROWS;  // rows of x that stay in the second cache while panels pass
+
+int64_t chunk_of(int64_t K) { return K <= 192 ? K : K <= 384 ? K / 2 : 192; }
+
+// Multiplies ROWS rows of x by the outputs of PANELS panels, of which `left` or fewer are there.
+template <int PANELS, int ROWS>
+void multiply_rows(const float* x, const float* panels, const float* bias, float* out, int64_t K, int64_t N,
+                   int64_t left) {
+    constexpr int VECTORS = 2 * PANELS;
+    left = std::min<int64_t>(left, PANELS * WIDTH);
+    alignas(64) float edge[PANELS * WIDTH] = {};
+    if (bias) std::copy(bias, bias + left, edge);
+    Vector totals[ROWS][VECTORS];
+    for (auto& row : totals)
+        for (int v = 0; v < VECTORS; v++) row[v] = load(edge + v * LANES);
+    for (int64_t k = 0, chunk = chunk_of(K); k < K;) {
+        Vector sums[ROWS][VECTORS];
+        for (auto& row : sums)
+            for (Vector& sum : row) sum = fill(0);
+        for (const int64_t end = std::min(K, k + chunk); k < end; k++) {
+            Vector weights[VECTORS];
+            for (int v = 0; v < VECTORS; v++)
+                weights[v] = load(panels + (v / 2 * K + k) * WIDTH + v % 2 * LANES);
+            for (int r = 0; r < ROWS; r++) {
+                const Vector value = fill(x[r * K + k]);
+                for (int v = 0; v < VECTORS; v++) sums[r][v] = multiply_add(value, weights[v], sums[r][v]);
+            }
+        }
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) totals[r][v] = add(totals[r][v], sums[r][v]);
+    }
+    for (int r = 0; r < ROWS; r++, out += N) {
+        float* const whole = left == PANELS * WIDTH ? out : edge;
+        for (int v = 0; v < VECTORS; v++) store(whole + v * LANES, totals[r][v]);
+        if (whole == edge) std::copy(edge, edge + left, out);
+    }
+}
+
+template <int PANELS, int... R>
+constexpr auto list_by_rows(std::integer_sequence<int, R...>) {
+    return std::array{multiply_rows<PANELS, R + 1>...};
+}
+constexpr auto ONE_PANEL = list_by_rows<1>(std::make_integer_sequence<int, MOST_ROWS>());
+constexpr auto TWO_PANELS = list_by_rows<2>(std::make_integer_sequence<int, FEW_ROWS>());
+
+void multiply(const float* x, const float* panels, const float* bias, float* out, int64_t M, int64_t K, int64_t N,
+              int64_t threads) {
+    const int64_t step = M <= FEW_ROWS ? 2 * WIDTH : WIDTH, parts = (M + NEAR_ROWS - 1) / NEAR_ROWS;
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
+    for (int64_t part = 0; part < parts; part++) {
+        for (int64_t n = 0; n < N; n += step) {
+            const int64_t begin = part * NEAR_ROWS, end = std::min(M, begin + NEAR_ROWS);
+            const int64_t blocks = (end - begin + MOST_ROWS - 1) / MOST_ROWS, most = (end - begin + blocks - 1) / blocks;
+            for (int64_t m = begin; m < end; m += most) {
+                const int64_t rows = std::min(most, end - m);
+                const auto block = N - n > WIDTH && step > WIDTH ? TWO_PANELS[rows - 1] : ONE_PANEL[rows - 1];
+                block(x + m * K, panels + n * K, bias ? bias + n : nullptr, out + m * N + n, K, N, N - n);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+// Returns how many outputs a panel of float32 has; 0 where PyTorch's product is not to be replaced.
+extern "C" int panel_width() { return __builtin_cpu_supports("fma") && __builtin_cpu_is("amd") ? WIDTH : 0; }
+
+// x: [M, K]; panels: [ceil(N / width), K, width]; bias: [N] or null; out: [M, N].
+extern "C" void multiply_float32(const void* x, const void* panels, const void* bias, void* out,
+                                 const int64_t* sizes) {
+    multiply((const float*)x, (const float*)panels, (const float*)bias, (float*)out, sizes[0], sizes[1], sizes[2],
+             sizes[3]);
+}
+
+#else
+
+extern "C" int panel_width() { return 0; }
 
 #endif

@@ -78,7 +78,7 @@ class Adapter:
     def add_on_tiles(self, y: Tensor, x: Tensor) -> Tensor:
         """Add as `__call__`, rounding a row alike whatever rows are beside it: PyTorch's product does not."""
         a, b = self.panels
-        return y.add_(kernel.multiply(kernel.multiply(x, a, None), b, None))
+        return y.add_(kernel.multiply(kernel.multiply(x, a, None, a.shape[0] * kernel.BLOCK), b, None, y.shape[1]))
 
     def product(self) -> Tensor:
         """Return what the adapter adds to the weight, in float32 [outputs, inputs]."""

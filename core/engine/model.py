@@ -137,13 +137,20 @@ queries [T, H, D], keys and values [T, K, D], and `Scores` if it has any. It ret
 
 @cache
 def can_prepack(dtype: torch.dtype) -> bool:
-    """Return whether weights can be prepacked: by a private operator of PyTorch, and in bfloat16 if the CPU knows it.
+    """Return whether weights can be prepacked: for our own products, or by a private operator of PyTorch in bfloat16.
 
-    In float32 the product with prepacked weights is up to three times less precise than the plain one.
+    In float32 PyTorch's product with prepacked weights is up to three times less precise than the plain one.
     """
+    if dtype == torch.float32:
+        return kernel.panel_width() > 0
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return False
     return dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def is_sampling() -> bool:
+    """Return whether an engine computes: they compute in inference mode, and only they."""
+    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()  # what is compiled is trained
 
 
 class LinearAdapter(Protocol):
@@ -186,7 +193,9 @@ class Linear(nn.Linear):
         if weight.device.type != "cpu" or not can_prepack(weight.dtype):
             return
         fits = self.out_features % kernel.BLOCK == self.in_features % kernel.DEPTH == 0
-        if fits and kernel.has_tiles():
+        if weight.dtype == torch.float32:
+            self.prepacked = kernel.pack_panels(weight)
+        elif fits and kernel.has_tiles():
             self.prepacked = kernel.pack_panels(weight)
             if self.adapter is not None:
                 self.adapter.prepack()
@@ -194,17 +203,17 @@ class Linear(nn.Linear):
             self.prepacked = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Engines compute in inference mode, and only they. What is compiled is trained, and cannot ask for the mode.
-        samples = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
-        packed = self.prepacked if samples else None
-        on_tiles = packed is not None and not packed.is_mkldnn
+        packed = self.prepacked if is_sampling() else None
+        if packed is not None and packed.dtype == torch.float32 and x.shape[0] < kernel.FEWEST_ROWS:
+            packed = None
         alone = x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu"
-        if packed is not None and on_tiles:
-            y = kernel.multiply(x, packed, self.bias)
-            return y if self.adapter is None else self.adapter.add_on_tiles(y, x)
-        if alone:
+        if packed is not None and not packed.is_mkldnn:
+            y = kernel.multiply(x, packed, self.bias, self.out_features)
+            if self.adapter is not None and packed.dtype == torch.bfloat16:
+                return self.adapter.add_on_tiles(y, x)
+        elif alone:
             return self.forward(torch.cat([x, x]))[:1]
-        if packed is not None:
+        elif packed is not None:
             y = torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
         else:
             y = super().forward(x) if self.four_bits is None else self.four_bits(x, self.bias)
@@ -254,7 +263,8 @@ def _rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
     # Hugging Face's layout: coordinate d of the first half of a head rotates with coordinate d of the second half. The
     # first half of the sines has their sign turned.
     first, second = x_THD.chunk(2, dim=-1)
-    return x_THD * cos_TD[:, None] + torch.cat((second, first), dim=-1) * sin_TD[:, None]
+    turned_THD = torch.cat((second, first), dim=-1) * sin_TD[:, None]
+    return (x_THD * cos_TD[:, None]).add_(turned_THD)
 
 
 class MLP(nn.Module):
@@ -265,7 +275,10 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x_TC: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x_TC)) * self.up_proj(x_TC))
+        gates, values = self.gate_proj(x_TC), self.up_proj(x_TC)
+        if is_sampling():  # in place: memory for a new tensor takes as long as the product
+            return self.down_proj(F.silu(gates, inplace=True).mul_(values))
+        return self.down_proj(F.silu(gates) * values)
 
 
 @cache

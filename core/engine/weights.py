@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from core.engine import any_decoder, four_bits
 from core.engine.any_decoder import AnyDecoder
 from core.engine.arithmetic import choose_dtype
-from core.engine.heap import map_large_tensors
+from core.engine.heap import keep_freed_memory, map_large_tensors
 from core.engine.lora import AdapterSizes
 from core.engine.model import ARCHITECTURES, CausalLM, Linear, ModelConfig
 from core.hub import CheckpointError, check_unquantized, read_json
@@ -68,6 +68,8 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto", adapters: A
         CheckpointError: as `read`; or 4 bits are wanted, and bitsandbytes is not installed or no weight can be packed.
     """
     place = find_device(device)
+    if place.type == "cpu":
+        keep_freed_memory()
     config = load_config(folder)
     if dtype == "auto":
         dtype, reason = choose_dtype(config, place)
