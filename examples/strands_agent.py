@@ -39,7 +39,7 @@ async def python(code: str) -> str:
 
 
 async def solve(task: Task, endpoint: Endpoint) -> str:
-    """Solve a mathematical problem; programs run in the sandbox, without network and files."""
+    """Solve a mathematical problem; programs run in the sandbox, without network and the user's files."""
     model = make_model(endpoint)
     return await ask(Agent(model, tools=[python], system_prompt=math_agent.SYSTEM, callback_handler=None), task)
 

@@ -10,7 +10,7 @@ const TINTS = {
   5: ["weights", "a colour for each weight version"],
 };
 const HELP = [
-  ["j k", "next and previous rollout"], ["n p", "next and previous turn"], ["← →", "next and previous sampled token"],
+  ["j k", "next and previous rollout"], ["n p", "next and previous turn"], ["→ ←", "next and previous sampled token"],
   ["0 … 5", "choose the tint"], ["g", "the group side by side"], ["e", "open or close the prompts"],
   ["/", "search; Enter goes back to the keys"], ["Esc", "clear the search"], ["?", "this help"],
 ];
