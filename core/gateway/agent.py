@@ -44,12 +44,12 @@ QUESTION_FILE = "{question_file}"
 """Stands in a command for the path of a file that holds the question."""
 
 MAX_ARGUMENT = (1 << 17) - 1
-"""Bounds the bytes of an argument: Linux starts no program with a longer one."""
+"""Bounds the bytes of an argument, without the NUL behind it: Linux starts no program with a longer one."""
 
 KEPT_OUTPUT = 1 << 20
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
 TOLD_OUTPUT = 1 << 14
-"""Bounds the characters of that reason."""
+"""Bounds the characters of that reason, of standard output and standard error each."""
 BLOCKED_S = 10.0
 """Says how long a function may keep the thread of all rollouts before a warning tells of it."""
 LEFT_OPEN_S = 5.0
@@ -58,7 +58,8 @@ LEFT_OPEN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Tells an agent where its session is. Any model name asks the policy; `frozen:NAME` asks another role.
+    """Tells an agent where its session is. A model name asks the policy and `frozen:NAME` another role, unless
+    `SessionSettings.model_roles` says otherwise.
 
     `session` is the session itself, for models that need no HTTP (langchain_model.py, strands_model.py).
     """
@@ -121,11 +122,11 @@ class AgentMethod(Method):
     Without `grade` a rollout has the reward of its Outcome, or none yet.
 
     An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
-    One whose last answer `max_new_tokens` cut is `truncated`, too, and keeps what it returns. Where the policy failed
-    at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. One that had no
-    answer of the gateway fails as `unasked`: its reward says nothing of the policy. A RolloutError of the agent keeps
-    its kind; any other error fails the rollout as `agent`. If `run` has an asynchronous method `close`, it is called at
-    the end.
+    One whose last answer `max_new_tokens` or the context cut is `truncated`, too, and keeps what it returns. Where the
+    policy failed at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. One
+    that had no answer of the gateway fails as `unasked`: its reward says nothing of the policy. One that did not send
+    the task's earlier messages fails as `messages_unsent`. A RolloutError of the agent keeps its kind; any other error
+    fails the rollout as `agent`. If `run` has an asynchronous method `close`, it is called at the end.
     """
 
     def __init__(
@@ -277,14 +278,15 @@ class Command:
         """Run the command on a task.
 
         Raises:
-            RuntimeError: it ended with another status than 0; the message holds the end of what it wrote.
+            RuntimeError: it ended with another status than 0, and the message holds the end of what it wrote; or its
+                last line is longer than KEPT_OUTPUT bytes.
             ValueError: the question cannot be an argument; the message names {question_file}.
         """
         by_file = any(QUESTION_FILE in argument for argument in self.arguments)
         size = len(task.question.encode())
-        if not by_file and (size > MAX_ARGUMENT - 1 or "\0" in task.question):
+        if not by_file and (size > MAX_ARGUMENT or "\0" in task.question):
             raise ValueError(
-                f"the question of {size} bytes cannot be an argument, which has at most {MAX_ARGUMENT - 1} and no NUL; "
+                f"the question of {size} bytes cannot be an argument, which has at most {MAX_ARGUMENT} and no NUL; "
                 f"write {QUESTION_FILE} into the command, and let the program read that file"
             )
         kept = {name: os.environ[name] for name in self.inherited if name in os.environ}

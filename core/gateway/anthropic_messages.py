@@ -92,7 +92,7 @@ def _read_message(message: Body) -> list[WireMessage]:
     role, content = message.need("role", str), message.need("content", (str, list))
     message.close()
     if role not in ("user", "assistant", "system"):
-        raise refuse(message.at("role"), f"{role!r} is neither user nor assistant")
+        raise refuse(message.at("role"), f"{role!r} is none of user, assistant, system")
     if isinstance(content, str):
         return [WireMessage(role, content)]
     path = message.at("content")

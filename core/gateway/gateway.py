@@ -101,8 +101,8 @@ class Gateway:
         open sessions are refused too (503).
 
         The sessions `closed` were finished before, and requests to them get 410. `on_finish` gets each session that is
-        finished over HTTP or was idle, and what the reply holds. With an `api_key`, every request must carry it, and
-        name its session in the path or in X-Session-Id.
+        finished over HTTP or was idle, and what the reply holds. With an `api_key`, every request but that for /health
+        must carry it, and its session is named in the path or in X-Session-Id.
         """
         self.policies = dict(policies)
         self.transcriber = Transcriber(tokenizer, template_options)

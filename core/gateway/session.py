@@ -54,7 +54,7 @@ class FinishedSession:
     turns: tuple[Turn, ...]
     counters: Mapping[str, int]
     events: tuple[Mapping[str, Any], ...] = ()
-    """Lists what was counted, in order: `event`, and the `turn` (from 1) of which the request asked, if it has one."""
+    """Lists what was counted, in order, the first MAX_EVENTS: `event`, and its `turn` (from 1), if it has one."""
     calls: Mapping[str, int] = field(default_factory=dict)
     """Counts the calls of each tool that was offered."""
 
@@ -246,8 +246,9 @@ class GatewaySession:
     async def ask(self, request: AgentRequest) -> Answer:
         """Answer a request of this process, which has the answer at once. A refusal is counted, as over HTTP."""
         try:
-            if request.n > 1:
-                raise refuse("n", f"{request.n} answers are served over HTTP alone")
+            over_http = {"n": request.n > 1, "return_token_ids": request.wants_ids, "logprobs": request.wants_logprobs}
+            if refused := [name for name, is_asked in over_http.items() if is_asked]:
+                raise refuse(refused[0], "is served over HTTP alone")
             [answer] = await self.answer_all(request)
         except GatewayError as error:
             self.note(f"refused_{error.kind}")

@@ -6,8 +6,9 @@ rollout becomes one Sample for each trained turn or segment instead of one conta
 rollout then loses a group in which the engine aborted a call: it cannot take a fanned-out group back. vime's would end
 the job, so it is refused.
 
-Settings that contradict each other are an error at the first call. After that no hook raises for what a rollout or a
-tracker does: every rollout ends within its deadline as a Sample, a failed one under the name of its failure.
+Settings that contradict each other are an error at the first call. After that no hook raises for what one rollout or a
+tracker does: every rollout ends within its deadline as a Sample, a failed one under the name of its failure. Only
+`health.end_after` batches in a row without a valid rollout end the job.
 
 `policy` is slime's default router. A role that `slime.roles` maps to a served model is that model's router, from
 `args.sglang_model_routers`. Any other role is opened by core/rollout/roles.py. A `model:` is refused: a rollout worker
@@ -26,7 +27,7 @@ from importlib.util import find_spec
 from statistics import fmean, pstdev
 from typing import Any
 
-from core.backends.rollouts import ABORTED, NOTES, OpenOnce, summarize_notes
+from core.backends.rollouts import ABORTED, NOTES, OpenOnce, read_notes, summarize_notes
 from core.backends.slime import rows
 from core.backends.slime.framework import framework_of
 from core.backends.slime.samples import (
@@ -117,8 +118,7 @@ class SlimeBridge:
         recipe = self.recipe(args)
         regrade = self.spec.regrade(recipe)
         trajectories = [read_trajectory(sample, reward_key(args)) for sample in samples]
-        if reason := self._guard.check(trajectories, recipe.health.end_after):
-            raise RuntimeError(reason)
+        self._end_if_all_failed(recipe, trajectories)
         return rows.make_train_data(
             samples,
             recipe.algorithm,
@@ -128,8 +128,15 @@ class SlimeBridge:
         )
 
     def post_process_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> tuple[list[float], list[float]]:
-        """Return the raw rewards and the advantages of fanned-out Samples."""
-        return rows.post_process_rewards(samples, self.recipe(args).algorithm, reward_key(args))
+        """Return the raw rewards and the advantages of the fanned-out Samples of one batch. Raises as `convert`."""
+        recipe, key = self.recipe(args), reward_key(args)
+        parts = {sample.rollout_id: sample for sample in samples}.values()  # one of each rollout
+        self._end_if_all_failed(recipe, [read_notes("", s.metadata[NOTES], read_reward(s, key)) for s in parts])
+        return rows.post_process_rewards(samples, recipe.algorithm, key)
+
+    def _end_if_all_failed(self, recipe: Recipe, trajectories: Sequence[Trajectory]) -> None:
+        if reason := self._guard.check(trajectories, recipe.health.end_after):
+            raise RuntimeError(reason)
 
     def dynamic_filter(self, args: Any, group: Sequence[SlimeSample | list[SlimeSample]]) -> Any:
         """Keep a group whose valid rewards differ. After too many dropped groups, keep any group."""

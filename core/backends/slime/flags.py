@@ -61,7 +61,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
     if slime is None:
         raise RecipeError(
             f"preset {recipe.preset!r} has no section `slime`, which says what the cluster is; "
-            "use a preset that has one, such as --preset seed, or add it (core/config/clusters.py)"
+            "use a preset that has one, such as --preset seed or paper, or add it (core/config/clusters.py)"
         )
     refuse_on_cluster(recipe, slime.framework, FRAMEWORKS[slime.framework].engine, served=slime.roles)
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size

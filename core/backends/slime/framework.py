@@ -1,7 +1,7 @@
 """Says where slime and its sibling vime differ, as far as the launcher and the hooks touch them.
 
 vime (github.com/vllm-project/vime) is slime with vLLM in SGLang's place. Its hooks, training data, loss and all flags
-that do not concern the rollout engine are slime's. Read in its sources at 8c1c944bc; see docs/cluster.md.
+that do not concern the rollout engine are slime's. docs/STATUS.md says what was read of its sources.
 """
 
 from __future__ import annotations

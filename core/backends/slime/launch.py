@@ -51,7 +51,7 @@ def choose_framework(recipe: Recipe, backend: str) -> Recipe:
     """Return the recipe for `backend`, slime or vime; one without a cluster as it is.
 
     Raises:
-        RecipeError: the recipe is vime's.
+        RecipeError: the recipe is vime's, and `backend` is not.
     """
     if recipe.slime is None:
         return recipe

@@ -20,8 +20,8 @@ This has consequences in slime:
 - Every rollout keeps a row, a masked one if nothing of it is trained: slime starts a new step after every G distinct
   rollout ids and drops the rest.
 - slime splits a batch into steps in order, while our trainer shuffles it first. Each step is averaged by itself.
-- slime raises d_i to at least 1. That shrinks the loss of rows or rollouts of fewer than G/R tokens (`turn`: G/N), but
-  only in a step where most rollouts failed.
+- slime raises d_i to at least 1. That shrinks the loss of rows or rollouts of fewer than G/R tokens (`turn`: G/N): of
+  one token where a rollout failed, of more only in a step where most did.
 - `--calculate-per-token-loss` stays off: slime would ignore the d_i.
 """
 

@@ -13,7 +13,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from core.gateway.agent import AgentMethod, Command, Endpoint, Outcome, find_program
+from core.gateway.agent import MAX_ARGUMENT, AgentMethod, Command, Endpoint, Outcome, find_program
 from core.gateway.session import SessionSettings
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
@@ -287,11 +287,12 @@ async def test_a_failure_that_an_agent_names_keeps_its_name_and_a_reward_is_a_nu
 
 async def test_a_question_of_any_length_reaches_a_program_by_file():
     model = make_model()
-    questions = {"long": "long " * 40_000 + "7", "null": "a\0b 7", "short": "-x 7"}
+    longest = "l " * (MAX_ARGUMENT // 2) + "7"
+    questions = {"long": "long " * 40_000 + "7", "null": "a\0b 7", "short": "-x 7", "longest": longest}
     tasks = [Task(name, question, ("7",)) for name, question in questions.items()]
     read = f"import sys; sys.argv[1] = open(sys.argv[1]).read()\n{PROGRAM}"
-    by_name = ((PROGRAM,), ["failed", "failed", "completed"])
-    for arguments, ended in (((read, "{question_file}"), ["completed"] * 3), by_name):
+    by_name = ((PROGRAM,), ["failed", "failed", "completed", "completed"])
+    for arguments, ended in (((read, "{question_file}"), ["completed"] * 4), by_name):
         method = make_method(Command((sys.executable, "-c", *arguments)), model, max_context=400_000)
         done = await run_each(method, model, tasks)
         assert [trajectory.status for trajectory in done] == ended

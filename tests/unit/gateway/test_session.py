@@ -312,6 +312,14 @@ async def test_a_retry_throws_away_no_answer_that_was_continued():
     assert [turn.trained for turn in session.finish().turns] == [True, True, True]
 
 
+@pytest.mark.parametrize(("field", "value"), [("n", 2), ("wants_ids", True), ("wants_logprobs", True)])
+async def test_what_only_a_reply_over_http_has_is_refused_in_this_process(field: str, value: object):
+    _, session, messages = begin()
+    with pytest.raises(GatewayError, match="is served over HTTP alone"):
+        await session.ask(AgentRequest("policy", tuple(messages), **{field: value}))
+    assert session.counters == {"refused_bad_request": 1}
+
+
 async def test_an_aborted_call_leaves_no_turn():
     class AbortingPolicy:
         async def generate(self, prompt_ids, sampling, session=None):

@@ -17,13 +17,13 @@ from core.backends import rollouts
 from core.backends.rollouts import AbortableRoles, MethodRollouts
 from core.backends.slime import bridge as bridge_module
 from core.backends.slime.bridge import SlimeBridge, router_urls
-from core.backends.slime.samples import fill_sample, read_trajectory
+from core.backends.slime.samples import fan_out, fill_sample, read_trajectory
 from core.config import HealthSection, Recipe, RecipeError
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError
 from core.rollout.turns import Turns
 from core.types import Completion, Sampling, Task, Trajectory, Turn
-from tests.unit.backends.slime.conftest import trajectory, turn
+from tests.unit.backends.slime.conftest import as_samples, trajectory, turn
 from tests.unit.backends.slime.standin import SAMPLING, Sample, arguments
 
 RECIPE: dict[str, Any] = {
@@ -263,6 +263,16 @@ def test_training_stops_after_three_batches_without_a_valid_rollout(hooks: Slime
         hooks.convert(args, lost)
     with pytest.raises(RuntimeError, match=r"8 x engine \(first: because of engine\)"):
         hooks.convert(args, lost)
+
+
+def test_so_does_a_training_of_fanned_out_rollouts(hooks: SlimeBridge) -> None:
+    args, valid = arguments(RECIPE, **FAN), trajectory(1.0, turn(1), turn(2))
+    lost, some = ([trajectory(None, failure="engine")] * 4, [valid] * 2 + [trajectory(None, failure="engine")] * 2)
+    parts = [[part for s in as_samples([group]) for part in fan_out(s, "turn")] for group in (lost, some)]
+    for batch in (0, 0, 1, 0, 0):
+        hooks.post_process_rewards(args, parts[batch])
+    with pytest.raises(RuntimeError, match=r"4 x engine \(first: because of engine\)"):
+        hooks.post_process_rewards(args, parts[0])
 
 
 @pytest.fixture
