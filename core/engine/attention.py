@@ -208,7 +208,7 @@ class _Bucket:
     places_NS: Tensor
     """Leads to the keys and values in the cache."""
     mask_LS: Tensor | None
-    """Holds the mask, None where no token is cached: the kernel's own causal mask says the same."""
+    """Holds the mask, None where the pieces begin at position 0: the kernel's own causal mask says the same."""
 
     def attend(self, q_NLHD: Tensor, k_NSKD: Tensor, v_NSKD: Tensor, scores: Scores | None) -> Tensor:
         """Return the attended values, [N, H, L, D]."""

@@ -66,9 +66,9 @@ class _Home:
 class ServerPool:
     """A policy over servers (core/policy/servers.py reads their URLs). `update_weights` comes before the first call.
 
-    A call waits at most `timeout_s` seconds for its completion, and as long for a server when all are left out. The
-    version that a server is given names this pool too, so that weights of another run, or those that a server was
-    started with, are never taken for its own. All servers have the key in `api_key_file`, if they have one.
+    An attempt of a call waits at most `timeout_s` seconds for its completion, and as long for a server that takes
+    calls. The version that a server is given names this pool too, so that weights of another run, or those that a
+    server was started with, are never taken for its own. All servers have the key in `api_key_file`, if they have one.
     """
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float, api_key_file: str | Path | None = None):

@@ -99,10 +99,9 @@ def train_supervised(
 ) -> None:
     """Train the model `start` on the first `steps` batches, log each step as `stage`, and save to `folder`.
 
-    The rate of `config` warms up, then falls linearly to 0 at the last step, and weights decay by 0.01; other settings
-    are those of RL.
-    The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
-    SAVE_SECONDS of work earlier, and ends with the same weights.
+    The rate of `config` warms up, then falls linearly to 0 after the last step, and weights decay by 0.01; other
+    settings are those of RL. The folder appears whole at the end. A killed process goes on from its newest checkpoint,
+    in general at most SAVE_SECONDS of work earlier, and ends with the same weights.
 
     Raises:
         TrainingError: all optimizer steps were skipped, several in a row.
