@@ -274,7 +274,7 @@ def _count_gathered(keys: Tensor, places: int) -> int:
 
 
 def _fill_buckets(cache: PagedCache, pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """Put pieces together that begin at one position, while padding adds at most a fifth, or less than a call."""
+    """Put pieces together that begin at one position, while padding adds a fifth, or what a call costs, at most."""
     buckets: list[list[_Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (piece.begin, -piece.rows)):
         if buckets:

@@ -3,8 +3,8 @@
 A session stays on the server that holds its prefix; it moves once, if that server has more than twice the work of
 another, and where that server takes long over new weights. While a server gets weights, and until they are checked, it
 gets no calls. A reply from older weights than the call began with is refused, and so is one from weights that failed
-their check. A server that fails, or whose reply is refused, is left out, and its calls go to the others. It comes back
-when it is healthy and has the present weights.
+their check. A server is left out if a call ends there as `engine`, `unavailable` or `timeout`, or its reply is refused;
+its calls go to the others. It comes back when it is healthy and has the present weights.
 """
 
 from __future__ import annotations

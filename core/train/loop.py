@@ -337,8 +337,8 @@ class GRPOLoop:
     async def _evaluate(self) -> bool:
         """Log the mean reward on the held-out tasks, one rollout each; a failed one counts as the worst, at most as 0.
 
-        The other metrics are means over the valid rollouts. Returns whether no checkpoint was evaluated with a higher
-        reward. An evaluation without a valid rollout has none.
+        The other metrics are those of `average_metrics` over the valid rollouts. Returns whether no checkpoint was
+        evaluated with a higher reward. An evaluation without a valid rollout has none.
         """
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]

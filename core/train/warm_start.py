@@ -32,7 +32,7 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | 
     """Return the model that RL starts from: the recipe's own, or the one that the warm start trains into `folder`.
 
     Raises:
-        RecipeError: the recipe has a warm start, but the method has none.
+        RecipeError: the recipe has a warm start, but the method has none, or 4 bits would round it away.
     """
     config = recipe.warm_start
     if config is None:
