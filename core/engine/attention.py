@@ -208,7 +208,7 @@ class _Bucket:
     places_NS: Tensor
     """Leads to the keys and values in the cache."""
     mask_LS: Tensor | None
-    """Holds the mask, None where no token is cached: the kernel's own causal mask says the same."""
+    """Holds the mask, None where the pieces begin at position 0: the kernel's own causal mask says the same."""
 
     def attend(self, q_NLHD: Tensor, k_NSKD: Tensor, v_NSKD: Tensor, scores: Scores | None) -> Tensor:
         """Return the attended values, [N, H, L, D]."""
@@ -274,7 +274,7 @@ def _count_gathered(keys: Tensor, places: int) -> int:
 
 
 def _fill_buckets(cache: PagedCache, pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """Put pieces together that begin at one position, while padding adds at most a fifth, or less than a call."""
+    """Put pieces together that begin at one position, while padding adds a fifth, or what a call costs, at most."""
     buckets: list[list[_Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (piece.begin, -piece.rows)):
         if buckets:

@@ -28,7 +28,7 @@ PageName = tuple[int, tuple[int, ...]]
 """Names a page by the number of the page before it and its own tokens, so that equal names mean equal prefixes."""
 
 NULL_PAGE = 0
-"""Names the null page, which pads lists of pages. No sequence holds it, and what is written there is never read."""
+"""Names the null page, which pads lists of pages. No sequence holds it, and no result depends on what lies there."""
 
 
 def round_up(count: int) -> int:

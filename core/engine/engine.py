@@ -35,7 +35,7 @@ from core.types import Completion, FinishReason, Sampling
 class EngineStats:
     """Counts tokens since the engine started, and the requests that run or wait now.
 
-    Of the prompts' tokens, `prefilled_tokens` were computed and `cached_tokens` had been computed for others.
+    `prefilled_tokens` were computed, some again on new weights; `cached_tokens` were found in the cache instead.
     """
 
     prefilled_tokens: int
@@ -290,7 +290,7 @@ class Engine:
     def release_cache(self) -> None:
         """Free the memory of cached keys and values while something else needs it; the next step allocates it again.
 
-        Running requests are preempted. CUDA graphs have recorded where the cache lies, so on a GPU it stays.
+        Running requests are preempted. With CUDA graphs, which have recorded where the cache lies, it stays.
         """
         self.scheduler.preempt_all()
         self.model.drop_prepacked()

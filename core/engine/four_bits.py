@@ -59,7 +59,7 @@ class _Product(torch.autograd.Function):
 
 
 def can_pack(shape: torch.Size) -> bool:
-    """Return whether a weight of this shape is kept in 4 bits; others are too small for it to matter."""
+    """Return whether a weight of this shape is kept in 4 bits: its rows must be whole blocks."""
     return shape[1] % BLOCK == 0
 
 

@@ -1,7 +1,7 @@
 """Builds the C++ files of this folder where a compiler is, once for a machine, and calls them.
 
 PyTorch has no attention that reads pages on the CPU. Without a compiler the engine gathers the pages before each call
-of PyTorch's own attention, which takes about three times as long. On a CPU with tiles (Intel AMX) PyTorch rounds a row
+of PyTorch's own attention, which takes 2 to 3.5 times as long. On a CPU with tiles (Intel AMX) PyTorch rounds a row
 of bfloat16 differently when the number of rows changes. Our product does not. On AMD's CPUs PyTorch multiplies float32
 at half their speed; our product has the same bits.
 """

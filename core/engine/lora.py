@@ -201,9 +201,7 @@ def load(model: CausalLM, folder: Path) -> None:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error}). Delete {folder.parent}; the run resumes from the one before."
-        ) from error
+        raise CheckpointError(f"{path}: cannot be read ({error}). Put the file back.") from error
     wanted = {f"{PREFIX}{name}": parameter for name, parameter in find_trained_parameters(model).items()}
     shapes = {name: tuple(p.shape) for name, p in wanted.items()}
     if shapes != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:

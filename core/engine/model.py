@@ -101,8 +101,8 @@ class ModelConfig:
         if wanted is not None and wanted > self.max_positions:
             raise ValueError(
                 f"max_model_len {wanted} is above the {self.max_positions} positions that config.json allows "
-                "(max_position_embeddings, or YaRN's original_max_position_embeddings times factor); lower it, or "
-                "extend the positions as the model's card says (rope_scaling)"
+                "(max_position_embeddings, or what YaRN or linear scaling makes of it); lower it, or extend the "
+                "positions as the model's card says (rope_scaling)"
             )
         return wanted or self.max_positions
 

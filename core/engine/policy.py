@@ -115,7 +115,7 @@ class EmbeddedPolicy:
             self._fail_all(PolicyError("unavailable", CLOSED))
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Run `action` now or, while a step runs in the worker thread, right after it; never once it is closed."""
+        """Let the driver run `action` before its next step; do nothing once the policy is closed."""
         if self._closed:
             return
         self._between_steps.append(action)

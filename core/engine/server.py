@@ -54,8 +54,8 @@ _NOT_IMPLEMENTED = {
 class Server:
     """Handles HTTP requests with one policy. Without a `tokenizer`, only `input_ids` are accepted.
 
-    Requests must carry the `api_key`, if there is one. New weights are read from folders below `weights_root` alone, or
-    from any folder without it.
+    Requests other than GET /health must carry the `api_key`, if there is one. New weights are read from folders below
+    `weights_root` alone, or from any folder without it.
     """
 
     def __init__(

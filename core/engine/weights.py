@@ -61,11 +61,12 @@ def find_device(device: str) -> torch.device:
 def load(folder: Path, dtype: str = "float32", device: str = "auto", adapters: AdapterSizes | None = None) -> CausalLM:
     """Build the model of `folder` and read its weights.
 
-    `device` auto is the GPU where there is one; `dtype` auto is what `choose_dtype` says. All linear
-    maps but the head keep their weights in 4 bits, if that is what the `adapters` to come want.
+    `device` auto is the GPU where there is one; `dtype` auto is what `choose_dtype` says. What `find_packable` lists is
+    kept in 4 bits, if that is what the `adapters` to come want.
 
     Raises:
-        CheckpointError: as `read`; or 4 bits are wanted, and bitsandbytes is not installed or no weight can be packed.
+        CheckpointError: as `read`; or there is no such device; or 4 bits are wanted, and bitsandbytes is not installed
+            or no weight can be packed.
     """
     place = find_device(device)
     if place.type == "cpu":
@@ -156,7 +157,7 @@ def load_into(model: CausalLM, folder: Path) -> None:
 
 
 def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of `folder` by parameter name; `model` is not changed. Every tensor must have its place in it.
+    """Read the tensors of `folder` by parameter name; `model` is not changed.
 
     Raises:
         CheckpointError: a tensor is missing, left over, there twice, quantized, of another shape, or cannot be read, or

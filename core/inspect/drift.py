@@ -1,8 +1,8 @@
 """Check that what was trained is what was sampled, in recorded rollouts or in dumps of slime, TRL and verl.
 
-DUMP is a run folder, a rollouts.jsonl.gz, a file of slime's --save-debug-rollout-data, or a batch of TRL or verl that
-was saved with torch.save (docs/debugging.md). The exit status is 0 without drift, 1 with drift and 2 when nothing could
-be read. The kinds of drift are:
+DUMP is a run folder, a rollouts.jsonl.gz, a file of `inspect export`, one of slime's --save-debug-rollout-data, or a
+batch of TRL or verl that was saved with torch.save (docs/debugging.md). The exit status is 0 without drift, 1 with
+drift and 2 when nothing could be read. The kinds of drift are:
 
   retokenised       a prompt has the text of an earlier turn of its row, but other ids
   not_extended      a prompt does not begin with an earlier turn of its row

@@ -6,7 +6,7 @@ after it: it makes rows, does forward, loss and backward, and steps the optimize
 and the weights must be equal to the last bit, and the exit status is 1 if they are not.
 
 --reward scores the rollouts again and lists the rewards that change. `method` runs the method's own code on the
-recorded completions, tools and graders included; module.function is called with each rollout
+recorded completions, tools and graders included; module.function is called with each rollout that did not fail
 (core.runs.record.RecordedRollout) and returns its reward. With another reward, or with --what-if, there is nothing to
 be equal to: the numbers of both are printed, and the exit status is 0.
 """

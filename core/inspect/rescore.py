@@ -42,7 +42,8 @@ async def open_score(
     the recipe.
 
     Raises:
-        ReplayError: there is no such function, or, while scoring, no such task.
+        RecipeError: there is no such function.
+        ReplayError: while scoring, there is no such task.
     """
     if reward is None:
         yield _keep_rewards
@@ -96,7 +97,7 @@ def check_task(task: Task | None, rollout: RecordedRollout, path: Path) -> Task:
     Answers may differ: labels are corrected, and scored again.
     """
     if task is None:
-        raise ReplayError(f"{path} has no task {rollout.task_id!r}; --reward method needs the data of the run")
+        raise ReplayError(f"{path} has no task {rollout.task_id!r}; put the data of the run back")
     if task.question != rollout.question:
         raise ReplayError(
             f"{path}: task {task.task_id!r} asks {task.question!r:.200}, and asked {rollout.question!r:.200} in the "

@@ -2,7 +2,7 @@
 
 A rollout is a trace. Below it is a span for each turn, and one for each call of a tool or an expert that the method has
 put into its log. Token counts stand under OpenTelemetry's names for generative models (gen_ai.usage.*). Times of spans
-tell their order only: the record's clock (`seconds` of a turn) is in the viewer's timeline. Without an option the last
+tell their order only: the record's clock (`seconds` of a turn) is in the viewer's timeline. Without --step the last
 recorded training step is written.
 
     mlflow  RUN/seed-N/mlflow/mlflow.db, beside what run.trackers=[mlflow] writes; a rollout is written once.

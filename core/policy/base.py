@@ -1,4 +1,4 @@
-"""Defines the only way to call an LLM, `await policy.generate(prompt_ids, sampling, session)`, and the roles."""
+"""Defines how a model is called by token ids, `await policy.generate(prompt_ids, sampling, session)`, and the roles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PolicyError(ServiceError):
 
 
 class Policy(Protocol):
-    """Hides an LLM behind token ids. Implementations: embedded, SGLang and vLLM over HTTP, scripted."""
+    """Hides an LLM behind token ids: our engine in this process, SGLang or vLLM over HTTP, a script."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         """Sample one completion of `prompt_ids`.

@@ -1,6 +1,6 @@
 """A chat model behind an OpenAI-compatible service (vLLM, SGLang, hosted): text in, text or tool calls out.
 
-For frozen models only: what is trained goes through token ids (sglang.py).
+For frozen models only: what is trained goes through token ids (http_policy.py).
 """
 
 from __future__ import annotations

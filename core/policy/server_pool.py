@@ -3,8 +3,8 @@
 A session stays on the server that holds its prefix; it moves once, if that server has more than twice the work of
 another, and where that server takes long over new weights. While a server gets weights, and until they are checked, it
 gets no calls. A reply from older weights than the call began with is refused, and so is one from weights that failed
-their check. A server that fails, or whose reply is refused, is left out, and its calls go to the others. It comes back
-when it is healthy and has the present weights.
+their check. A server is left out if a call ends there as `engine`, `unavailable` or `timeout`, or its reply is refused;
+its calls go to the others. It comes back when it is healthy and has the present weights.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class _Home:
 class ServerPool:
     """A policy over servers (core/policy/servers.py reads their URLs). `update_weights` comes before the first call.
 
-    A call waits at most `timeout_s` seconds for its completion, and as long for a server when all are left out. The
-    version that a server is given names this pool too, so that weights of another run, or those that a server was
-    started with, are never taken for its own. All servers have the key in `api_key_file`, if they have one.
+    An attempt of a call waits at most `timeout_s` seconds for its completion, and as long for a server that takes
+    calls. The version that a server is given names this pool too, so that weights of another run, or those that a
+    server was started with, are never taken for its own. All servers have the key in `api_key_file`, if they have one.
     """
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float, api_key_file: str | Path | None = None):

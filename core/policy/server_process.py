@@ -237,8 +237,8 @@ def _show_tail(log: Path) -> str:
     hint = ""
     for module, name in {"sglang": "SGLang", "vllm": "vLLM"}.items():
         if any("No module named" in line and module in line for line in lines):
-            fix = "name one that has with --serve-python PYTHON, or give --serve embedded."
-            hint = f"\nThis Python has no {name}: {fix}"
+            fix = "name one that has with --serve-python PYTHON, or give --serve embedded"
+            hint = f"\nThis Python has no {name}: {fix} (in a recipe inference.replica_python, inference.engine)."
     return "\n  ".join([f"The last lines of {log}:", *lines]) + hint
 
 

@@ -41,8 +41,8 @@ Tasks = Sequence[Sequence[Hashable]]
 def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, tasks: Tasks | None = None) -> Estimate:
     """Return the mean over seeds and tasks with its 95% interval. Scores lie in [0, 1]; each seed has the same weight.
 
-    With one seed, the interval covers the spread between tasks: Wilson's when every score is 0 or 1, otherwise a seeded
-    percentile bootstrap. It says nothing about training another seed.
+    With one seed, the interval covers the spread between tasks: Wilson's when every score is 0 or 1 or all are equal,
+    otherwise a seeded percentile bootstrap. It says nothing about training another seed.
 
     With several seeds, the interval is Student's t over the seed means. It covers the spread between seeds and, because
     each seed has its own tasks, the spread between tasks. A hierarchical bootstrap draws the few seeds with replacement

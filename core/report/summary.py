@@ -26,7 +26,7 @@
 - `seconds` are by the clock: what ran at the same time counts once. The evaluations of a training belong to `train`.
 - `health` lists the signs that something was wrong with the training (core/runs/health.py). `text` is that of the last
   step; a seed without any has an empty list, and one that was not looked at is missing.
-- `kept` is there with `run.keep: best` alone: the step of the trained policy, and the evaluations that chose it.
+- `kept` has entries with `run.keep: best` alone: the step of the trained policy, and the evaluations that chose it.
 - `counts` holds failures and every metric of `core.types.COUNTED_METRICS`.
 - Turns and tokens are of all repeats of a task; a failed one counts as 0 of both.
 - A measure is a mean over the tasks that have it. A failed task has none: its cost is not known. `cost_per_solved` is

@@ -34,7 +34,7 @@ CODE = "code/"
 """Begins the names of files of Python and prompts: the method's, and those of functions that the recipe names."""
 
 ORIGIN = "converted_from.json"
-"""Names the file that tells which weights a torch_dist checkpoint of ours, or which folder Hugging Face's, is from."""
+"""Names the file that tells what a checkpoint was converted from: the hashes of weights, or a folder of torch_dist."""
 
 Hashes = dict[str, dict[str, Any]]
 """Maps the name of each file to its `size` and `sha256`."""

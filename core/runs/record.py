@@ -59,7 +59,7 @@ class RecordedTurn(_Part):
     logprobs: list[float | None]
     """Holds the engine's log-prob of each sampled id, null where it was not finite."""
     trainer_logprobs: list[float | None] | None = None
-    """Holds the trainer's log-probs under the weights before the step. Rows without advantage have none."""
+    """Holds the trainer's log-probs under the weights before the step; rows that the step skipped have none."""
     weight_version: str
     earlier_versions: list[tuple[str, Count]] = []
     """Lists which weights sampled the first tokens, and how many, if the weights changed meanwhile."""

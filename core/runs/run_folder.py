@@ -17,9 +17,10 @@
     clock.jsonl                   when the evaluators worked: {"part": "evaluation", "time", "seconds"}
     .lock                         the process that writes the run holds a lock on this file
 
-Fields of metrics.jsonl that reports know are `reward` and `seconds`, the duration of the step that ended at `time`.
-`failures` and the metrics of `core.types.COUNTED_METRICS` are counts, or mappings kind -> count. Every other number
-gets its own small chart. `tokens_per_second` counts what was sampled, and each prompt as often as it was sent.
+Fields of metrics.jsonl that reports know are `reward`, `health` (core/runs/health.py) and `seconds`, the duration of
+the step that ended at `time`. `failures` and the metrics of `core.types.COUNTED_METRICS` are counts, or mappings kind
+-> count. Other numbers of training and warm start get small charts, the first twelve of each. `tokens_per_second`
+counts what was sampled, and each prompt as often as it was sent.
 """
 
 from __future__ import annotations

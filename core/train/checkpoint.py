@@ -99,8 +99,8 @@ def find_newest(checkpoints: Path) -> Path | None:
     return newest
 
 
-def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
-    """Read the weights, or those of its adapters, into `model` and return the state saved with them.
+def load(checkpoint: Path, model: CausalLM, beside: Mapping[str, CausalLM] = MappingProxyType({})) -> dict[str, Any]:
+    """Read the weights, or those of its adapters, into `model` and each of `beside`; return the state saved with them.
 
     Raises:
         CheckpointError: a file is corrupt; the message names it.
@@ -116,15 +116,11 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."
         ) from error
     try:
-        load_weights(checkpoint, model)
+        for folder, each in ((checkpoint, model), *((checkpoint / name, other) for name, other in beside.items())):
+            if lora.find_adapters(each):
+                lora.load(each, folder / lora.FOLDER)
+            else:
+                weights.load_into(each, folder)
     except CheckpointError as error:
         raise CheckpointError(f"{error} Or delete {checkpoint}; the run resumes from the one before.") from error
     return state
-
-
-def load_weights(folder: Path, model: CausalLM) -> None:
-    """Read the weights, or those of its adapters, into `model`, as `load`."""
-    if lora.find_adapters(model):
-        lora.load(model, folder / lora.FOLDER)
-    else:
-        weights.load_into(model, folder)

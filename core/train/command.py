@@ -307,7 +307,7 @@ def _relay(lines: SimpleQueue[ProgressLine | None], show: Show) -> None:
 def _is_large(recipe: Recipe) -> bool:
     """Return whether the warm start and each seed should have a process of their own.
 
-    What one training leaves in the allocator made the next one of SmolLM2 a fifth slower and 1.5 GB larger. For a small
+    What one training leaves in the allocator made the next one of SmolLM2 a fifth slower and 1.6 GB larger. For a small
     model the start of a process costs more than that.
     """
     folder = resolve(recipe.model.path)

@@ -1,9 +1,9 @@
 """GRPO with our own trainer: sample groups, make rows of them, take a step, evaluate, save, and repeat.
 
 Generation and training share one set of weights in one process. Everything random follows from (seed, step, task, place
-in the group), so a run that is killed and resumed ends with the numbers of one that was not. With `inference.servers`
-or `inference.replicas` rollouts come from servers instead, which get the weights after each step; such a run does not
-repeat to the last digit.
+in the group), so on a CPU a run that is killed and resumed ends with the numbers of one that was not. With
+`inference.servers` or `inference.replicas` rollouts come from servers instead, which get the weights after each step;
+such a run does not repeat to the last digit.
 
 With `rollout.ahead` the batches of later steps are sampled while a step waits for its own and trains on it. Each step
 still trains on the tasks that it would train on otherwise. What a rollout samples then depends on when the weights
@@ -136,10 +136,10 @@ class GRPOLoop:
         step, last_logged = 0, -1  # without a checkpoint, the evaluation before the first step is repeated
         if newest is not None:
             policy = self.learners[POLICY]
-            state = checkpoint.load(newest, policy.model)
+            beside = {name: learner.model for name, learner in self.beside.items()}
+            state = checkpoint.load(newest, policy.model, beside)
             policy.trainer.load_state(state["trainer"])
             for name, learner in self.beside.items():
-                checkpoint.load_weights(newest / name, learner.model)
                 learner.trainer.load_state(state["beside"][name])
             self.stream.cursor = state["cursor"]
             step = last_logged = state["step"]
@@ -337,8 +337,8 @@ class GRPOLoop:
     async def _evaluate(self) -> bool:
         """Log the mean reward on the held-out tasks, one rollout each; a failed one counts as the worst, at most as 0.
 
-        The other metrics are means over the valid rollouts. Returns whether no checkpoint was evaluated with a higher
-        reward. An evaluation without a valid rollout has none.
+        The other metrics are those of `average_metrics` over the valid rollouts. Returns whether no checkpoint was
+        evaluated with a higher reward. An evaluation without a valid rollout has none.
         """
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]

@@ -385,7 +385,7 @@ def _can_offload(recipe: Recipe, config: ModelConfig, device: str, host: int | N
 def find_fitting_settings(
     recipe: Recipe, ladders: Sequence[tuple[str, list[Any]]], available: int, plan: Callable[[Recipe], MemoryPlan]
 ) -> tuple[dict[str, Any], int]:
-    """Find the first setting that makes the plan fit into `available` bytes, or else the fewest together.
+    """Find the first setting that makes the plan fit into `available` bytes, or else several that do, each needed.
 
     `ladders` are the keys to try, each with its values. Returns the keys to set with their values, and the peak of the
     plan with them. If nothing fits, the settings are those of the smallest peak.

@@ -215,7 +215,8 @@ class PackedAttention:
     """Attends causally within every root; every branch attends to the whole of its root and causally to itself.
 
     Root i has `roots[i]` tokens; branch i has `branches[i]` tokens and belongs to root number `branch_roots[i]`. On T
-    lie the roots, then the branches. Only attention pads, and only where there is no varlen kernel.
+    lie the roots, then the branches. Only layers with states, and attention that the varlen kernel does not compute,
+    pad.
     """
 
     def __init__(

@@ -119,6 +119,6 @@ def share_gpus(recipe: Recipe) -> list[list[str]]:
     if not each or over:
         raise RecipeError(
             f"inference.replicas: {replicas} servers cannot share {len(left)} GPUs evenly (the trainer has {device}); "
-            "set another number, or hide GPUs with CUDA_VISIBLE_DEVICES"
+            "set another number (0 samples in the trainer's process), or hide GPUs with CUDA_VISIBLE_DEVICES"
         )
     return [left[number * each : (number + 1) * each] for number in range(replicas)]

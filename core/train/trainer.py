@@ -1,8 +1,8 @@
 """Trains on packed rows: GRPO and supervised steps, AdamW with warm-up, checkpoints that resume exactly.
 
-It trains the very weights that the inference engine samples from. Logits are computed on trained positions only; rows
-without advantage are skipped before any forward unless a KL or entropy term needs them. Tensor suffixes:
-core/__init__.py.
+It trains the very weights that the inference engine samples from. Logits are computed only where a log-prob is needed;
+rows without advantage are skipped before any forward unless a KL, entropy, value or observation term needs them.
+Tensor suffixes: core/__init__.py.
 """
 
 from __future__ import annotations
@@ -475,7 +475,7 @@ class FrozenHead(torch.autograd.Function):
 
 
 def freeze_weights(model: CausalLM, parts: Sequence[str]) -> None:
-    """Freeze the weights whose names hold one of `parts`. Raises RecipeError for a part that no name holds."""
+    """Freeze weights whose names hold one of `parts`. Raises RecipeError if no name holds one, or no weight is left."""
     names = dict(model.named_parameters())
     for part in parts:
         found = [name for name in names if part in name]

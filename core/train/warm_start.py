@@ -32,7 +32,7 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | 
     """Return the model that RL starts from: the recipe's own, or the one that the warm start trains into `folder`.
 
     Raises:
-        RecipeError: the recipe has a warm start, but the method has none.
+        RecipeError: the recipe has a warm start, but the method has none, or 4 bits would round it away.
     """
     config = recipe.warm_start
     if config is None:
@@ -99,10 +99,9 @@ def train_supervised(
 ) -> None:
     """Train the model `start` on the first `steps` batches, log each step as `stage`, and save to `folder`.
 
-    The rate of `config` warms up, then falls linearly to 0 at the last step, and weights decay by 0.01; other settings
-    are those of RL.
-    The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
-    SAVE_SECONDS of work earlier, and ends with the same weights.
+    The rate of `config` warms up, then falls linearly to 0 after the last step, and weights decay by 0.01; other
+    settings are those of RL. The folder appears whole at the end. A killed process goes on from its newest checkpoint,
+    in general at most SAVE_SECONDS of work earlier, and ends with the same weights.
 
     Raises:
         TrainingError: all optimizer steps were skipped, several in a row.

@@ -109,3 +109,12 @@ def test_a_corrupt_checkpoint_is_named_and_the_model_stays(qwen2, other_qwen2, t
     assert str(path) in str(caught.value)
     assert f"elete {path}; the run resumes from the one before" in str(caught.value)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_broken_weights_of_a_second_policy_say_which_checkpoint_to_delete(qwen2, tmp_path):
+    model, critic = weights.load(qwen2), weights.load(qwen2)
+    path = checkpoint.save(tmp_path, 4, model, qwen2, {}, {"critic": critic})
+    (path / "critic" / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(CheckpointError, match=r"critic.model\.safetensors: cannot be read") as caught:
+        checkpoint.load(path, model, {"critic": critic})
+    assert f"delete {path}; the run resumes from the one before" in str(caught.value)
