@@ -103,7 +103,7 @@ class HTTPClient:
         """Return what the server answers to one request.
 
         Raises:
-            ServiceError: `url` is no URL, there was no answer, or its status is not 200.
+            ServiceError: `url` is no URL, the key cannot be read, there was no answer, or its status is not 200.
         """
         import aiohttp
 

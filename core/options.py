@@ -128,8 +128,8 @@ def show_errors(*kinds: type[Exception], status: int = 1) -> Callable[[Callable[
 
 
 EMBEDDED_ONLY = "embedded only"
-"""Marks a key of a recipe, as `Annotated[T, EMBEDDED_ONLY]`, that the backends of a cluster do not have: there it stays
-at its default (core/backends/checks.py)."""
+"""Marks a key of a recipe, as `Annotated[T, EMBEDDED_ONLY]`, that the backends of a cluster do not have, but for verl's
+`model.lora`: there it stays at its default (core/backends/checks.py)."""
 
 
 FUNCTION = "function"

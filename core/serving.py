@@ -1,7 +1,8 @@
 """What every HTTP server of this repository does before it works on a request.
 
-Our servers answer programs, never web pages. Without an API key a server answers this machine alone: it listens on
-127.0.0.1, and requests must name it so. Otherwise a web page could reach it under a name of its own (DNS rebinding).
+Our servers answer programs, never web pages. Without an API key a server answers this machine alone: it listens on a
+loopback address, and requests must name one. Otherwise a web page could reach it under a name of its own (DNS
+rebinding).
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ its reward, and mean and std (of a sample) are those of its group:
 - turn_grpo: as grpo; a trained turn gets `turn_coef` times the normalised reward of the turn on top, among the turns of
   the same number in the group (MT-GRPO, arXiv 2505.11821).
 - gigpo: as grpo, where r is all that a rollout earned, its turns included; a trained turn gets `turn_coef` times its
-  normalised return on top, among all turns of the group that began in the same state (arXiv 2505.10978, equations 3 to
-  8). Its return is what it and later turns earned, the rollout's reward included, discounted by `gamma` a turn.
+  normalised return on top, among the group's turns of its role that began in the same state (arXiv 2505.10978,
+  equations 3 to 8). Its return is what it and later turns earned, the rollout's reward included, discounted by `gamma`
+  a turn.
 - gae: A = the return of the turn, and the trainer takes from it what the value head expects at each token: PPO's
   generalised advantage estimate (arXiv 1506.02438, equation 16) with lambda 1.
 

@@ -553,7 +553,7 @@ class Recipe(Section):
     def complete(cls, config: dict[str, Any]) -> dict[str, Any]:
         """Add to what an earlier version dumped the keys that came later, with their defaults.
 
-        A recipe that is not valid any more, such as one with a key that is gone, is returned as it is.
+        A recipe that is not valid any more, such as one with a key that is gone, gets those of `algorithm` alone.
         """
         fields = AlgorithmSection.model_fields.items()
         neutral = {name: field.default for name, field in fields if not field.is_required()}

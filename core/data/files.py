@@ -8,7 +8,7 @@
 | a folder that `save_to_disk` wrote | datasets | one split |
 | `owner/name[:config][:split]` | datasets | the hub, or its cache here |
 
-All but parquet may be packed with gzip and begin with a byte order mark.
+A text file may be packed with gzip and begin with a byte order mark.
 """
 
 from __future__ import annotations

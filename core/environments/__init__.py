@@ -1,7 +1,7 @@
 """Environments that others wrote, as agents of a recipe: they bring the tasks, the agent's program and the reward.
 
-Each standard has a section of a recipe and a module that plays it, which imports the standard's package when a recipe
-names it. Import the names below from here.
+Each standard has a section of a recipe and a module that plays it, which is imported when a recipe names it. Import the
+names below from here.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """A plain agent over OpenAI's Chat Completions: it asks, runs the tools that the answer calls, and asks again.
 
-It imports nothing but an HTTP client and knows nothing of training. Use it where no framework is wanted.
+It needs no package but an HTTP client and knows nothing of training. Use it where no framework is wanted.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class IvfOptions(_IndexOptions):
 
     kind: Literal["ivf"] = "ivf"
     lists: PositiveInt | None = None
-    """Sets the number of lists; None is the power of two nearest to 4 x the root of the number of passages."""
+    """Sets the number of lists; None is the power of two nearest to 4 x the root of the number of passages, but at most
+    one for 40 passages."""
     probes: PositiveInt = 32
 
 
@@ -166,7 +167,7 @@ class Retriever:
         self.index = index
 
     def search(self, queries: Sequence[str], topks: Sequence[int]) -> list[list[ScoredPassage]]:
-        """Return the best passages of each query, best first, at most its top k; none for a query without a word.
+        """Return the best passages of each query, best first, at most its top k; none where nothing can be encoded.
 
         Only queries with the same k are searched together, because an approximate index may find other passages for
         another k. So the queries beside a query change its scores by rounding alone, and its passages where scores tie.

@@ -1,6 +1,7 @@
 r"""Reads the answer in a text: without thoughts, from the last box, with one form of each quote, dash and accent.
 
-Every grader of ours reads with these functions. The published scorers (qa.py, boxed.py) have their own.
+Every grader of ours reads with these functions. The published scorers (qa.py, boxed.py) share SQuAD's normalisation
+alone.
 """
 
 from __future__ import annotations

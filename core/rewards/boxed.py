@@ -1,7 +1,7 @@
 r"""Reads answers in `\boxed{}` and gives MemAgent's training reward, pinned to its code by tests/golden/ruler.
 
-`strip_latex` and `boxed_reward` follow MemAgent (arXiv 2507.02259, section 1.4 of its facts; verl/utils/reward_score/
-hotpotqa.py). It keeps only the first half of MATH's normalisation: no fractions, roots, units or `x=`.
+`strip_latex` and `boxed_reward` follow MemAgent (arXiv 2507.02259; verl/utils/reward_score/hotpotqa.py). It keeps only
+the first half of MATH's normalisation: no fractions, roots, units or `x=`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The official `sub_em` accepts containment either way, so the prediction "the" (e
 answer, as whole words, inside a prediction that is not empty; quotes, dashes and accents have one form (answers.py).
 In a script without spaces any place between two characters may end a word.
 
-All functions take and return one sample's values in 0..1; percentages are the caller's business.
+A score is of one sample, from 0 to 1; percentages are the caller's business.
 """
 
 from __future__ import annotations

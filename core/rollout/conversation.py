@@ -77,7 +77,7 @@ class Conversation:
         """Let the policy sum the conversation up, and replace all but its first `keep` messages by the summary.
 
         `request` asks for the summary at the end of the conversation; both it and the reply are left out of what
-        follows. The next prompt begins with the kept messages and a user's message of `heading` and the sampled ids.
+        follows. The next prompt begins with the kept messages and a user's message of `heading` and the summary's ids.
 
         Raises:
             RolloutError, PolicyError: as Turns.ask; the conversation is then unchanged.

@@ -1,6 +1,7 @@
 """Runs many rollouts at once: each is its own coroutine, so no turn waits for another trajectory's turn.
 
-A rollout that raises or exceeds its deadline becomes a failed Trajectory; it never affects the others.
+A rollout that raises or exceeds its deadline becomes a failed Trajectory (a PolicyFault may leave a truncated one); it
+never affects the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Describes the kinds of isolation: what each starts, and what the sandboxed code sees of the host.
 
 bubblewrap: `bwrap` makes the namespaces. landlock: `inside.py` makes them itself, nothing needs to be installed, and
-Python is not started for each program but forked. In both, `inside.py` then adds Landlock, seccomp and resource limits.
-unsafe_local: resource limits alone.
+Python is not started for each program but forked. In both, `inside.py` then adds Landlock (a program in bubblewrap runs
+without where the kernel has none), seccomp and resource limits. unsafe_local: resource limits alone.
 """
 
 from __future__ import annotations

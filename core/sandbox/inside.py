@@ -6,7 +6,7 @@ that failed, or `ready` and then, if the code dies of it, `memory` or `blocked`.
 
 If `namespaces` is set, the process forks into new user, mount, PID, network, IPC and UTS namespaces. The outer half
 stays behind as a monitor; the inner half is PID 1 in there and dies when the monitor does. If it is not set, bubblewrap
-has made the namespaces.
+has made the namespaces, or there are none (unsafe_local).
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def die_with_parent() -> None:
 
 
 def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False, port: int = 0) -> None:
-    """Allow reading anywhere and writing in `writable`; forbid TCP, outside abstract sockets and signals.
+    """Allow reading anywhere and writing in `writable`, and no executing unless `execute`.
 
-    Executing is forbidden too, unless `execute` allows it, and so is connecting to another `port` than this one.
+    Where the kernel's Landlock can, forbid TCP but to `port`, and abstract sockets and signals to the outside.
     """
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_long(0), 1)
     if abi < 1:
@@ -211,7 +211,7 @@ def limit_resources(limits: dict[str, int]) -> None:
 
 
 def lock_up(spec: dict[str, Any]) -> None:
-    """Apply everything in `spec`, in the only order that works. After it, nothing of the host is in reach."""
+    """Apply everything in `spec`, in the only order that works. If `isolated`, nothing of the host is in reach then."""
     monitor = leave_host(spec)
     if spec["isolated"]:
         mount_private_folder(spec["private_folder"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from core.options import Section
 
 Backend = Literal["bubblewrap", "landlock", "unsafe_local"]
 Status = Literal["ok", "error", "timeout", "memory", "output_limit", "blocked"]
@@ -15,13 +17,11 @@ class SandboxUnavailable(RuntimeError):
     """Reports that nothing here can isolate code; the message names the missing feature and the fix."""
 
 
-class SandboxLimits(BaseModel):
-    """Limits one run; a section of a recipe. It is no `core.config.Section`, so tools can be imported without torch."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+class SandboxLimits(Section):
+    """Limits one run; a section of a recipe."""
 
     timeout_s: PositiveFloat = 10.0
-    """Limits the wall clock from the start of the process; CPU time may take a second more."""
+    """Limits the wall clock from the start of the process, and CPU time to a second or two more."""
     memory_mb: int = Field(default=512, ge=64)
     """Limits the address space. The code is one process that cannot fork, so this limits everything."""
     folder_mb: PositiveInt = 64

@@ -152,8 +152,8 @@ def _pick_backend() -> Backend:
             problems.append(str(problem))
     raise SandboxUnavailable(
         "\n  ".join(["no isolation for code that a model wrote:", *problems])
-        + "\nFix one of these, or run code that you trust with backend unsafe_local: --unsafe-local on the command "
-        "line, `backend: unsafe_local` among a tool's options."
+        + "\nFix one of these, or run code that you trust with backend unsafe_local: `tokentrue sandbox FILE "
+        "--unsafe-local`, or in a recipe the key `backend` beside `sandbox`."
     )
 
 

@@ -7,8 +7,9 @@ Record locks, which SQLite takes, and syncs would be felt outside, and a lone pr
 neither: they do nothing and succeed. Another architecture's calling convention (int 0x80, x32) kills the process.
 
 A second list adds what a shell, git and test runners need (core/sandbox/workspace): processes, threads and pipes, but
-no new namespace, and still no sockets, ptrace, mount or bpf. A third one lets programs be clients over IPv4, for a
-workspace whose network holds one port of the host and nothing else: no other family of sockets, and no servers.
+no new namespace, no sockets but pairs, and still no ptrace, mount or bpf. A third one lets programs be clients over
+IPv4, for a workspace whose network holds one port of the host and nothing else: no other family of sockets, and no
+servers.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def allowed_calls(machine: str, processes: bool = False, clients: bool = False) 
 
 
 def other_calls(machine: str) -> dict[str, int]:
-    """Return name -> number of every call that is skipped, or allowed with some arguments."""
+    """Return name -> number of every call that all filters skip, or allow with some arguments."""
     checked = " ".join(f"{name}:{numbers}" for name, (numbers, *_) in _CHECKED.items())
     return _read_table(f"{_SKIPPED} {checked} mmap:{_MMAP}", machine)
 

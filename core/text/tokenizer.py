@@ -215,7 +215,7 @@ def token_bytes(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
 class TokenTemplate:
     """Holds a user message with `{slots}`, which the model's chat template renders and the tokenizer encodes once.
 
-    >>> template = TokenTemplate(tokenizer, "<problem>{problem}</problem>")
+    >>> template = TokenTemplate(tokenizer, "<problem>{problem}</problem>", ["problem"])
     >>> template.render(problem=ids)
     """
 

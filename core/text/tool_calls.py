@@ -1,6 +1,6 @@
 """This module parses tool calls of the form `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen).
 
-Every text gives calls or a `CallError`: its kind is counted, and its message tells the model what to write instead.
+`parse_calls` gives calls or a `CallError`: its kind is counted, and its message tells the model what to write instead.
 Nothing is repaired by guessing. A tag opens or closes a thought or a call only where one may begin or end: inside of an
 argument nothing is a tag. Parsing takes time linear in the length of the text.
 """

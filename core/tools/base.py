@@ -1,8 +1,8 @@
 """Defines a tool: a name and a description for the planner, typed arguments, and one asynchronous call.
 
-A tool is one file with one class; a preset names it by its import path, and `make_tool` makes it. Its fields are the
-options that a preset may set. Its name and descriptions are fields too. A Toolbox finds tools by name, and calls them
-within their limits.
+A tool is a class; a preset names it by its import path, and `make_tool` makes it. Its fields are the options that a
+preset may set. Its name and descriptions are fields too. A Toolbox finds tools by name, and calls them within their
+limits.
 """
 
 from __future__ import annotations

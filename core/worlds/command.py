@@ -1,6 +1,6 @@
 """Write the files of a method's made-up world.
 
-tokentrue data world search_r1 --out runs/data/search_r1-tiny        # model/, corpus.jsonl, word lists
+tokentrue data world search_r1 --out runs/data/search_r1-tiny        # model/, corpus.jsonl
 tokentrue data world search_r1 --world visits --out runs/data/search_r1-visits
 tokentrue data world search_r1 --split test --domain four-things --count 256 --out test-four.jsonl
 """

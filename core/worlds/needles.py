@@ -1,6 +1,6 @@
 """Holds the words and sentences of small RULER needle tasks, which the tiny worlds of several methods share.
 
-`tokentrue data world METHOD --out FOLDER` writes the lists, and `tokentrue data ruler` makes the tasks from them.
+`tokentrue data world memagent --out FOLDER` writes the lists, and `tokentrue data ruler` makes the tasks from them.
 """
 
 KEYS = """

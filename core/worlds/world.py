@@ -63,7 +63,7 @@ def write_call(name: str, **arguments: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Describes a made-up world. A world for a model that exists already has demonstrations alone."""
+    """Describes a made-up world. A world for a model that exists already needs no words and no corpus."""
 
     words: Sequence[str] = ()
     """Lists the words that are one token each, with the space before them. Copying drills repeat them."""

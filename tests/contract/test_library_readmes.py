@@ -69,3 +69,4 @@ def test_the_readme_of_core_has_a_line_for_each_package_and_file() -> None:
     parts = [path.name for path in (ROOT / "core").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     named = set(re.findall(r"[\w.]+", tree))
     assert sorted(set(parts) - named - {"__init__.py"}) == []
+    assert sorted(name for name in named - set(parts) if name.endswith(".py")) == []

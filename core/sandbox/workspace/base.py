@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from core.options import Section
 
 Reason = Literal["exit", "timeout", "output_limit"]
 
@@ -29,8 +31,9 @@ backslash and n in it. An image may have no bash."""
 GIT = (
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null -c maintenance.auto=false"
 )
-"""Begins every command of our own, so that no hook, file monitor or maintenance starts. A filter of the repository does
-start: inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the agent's settings.
+"""Begins what we ask of git after an agent, so that no hook, file monitor or maintenance starts. A filter of the
+repository does start: inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the
+agent's settings.
 """
 
 FORGET = f"""find . -mindepth 2 -name .git -prune -exec rm -rf {{}} +
@@ -108,10 +111,8 @@ class WorkspaceError(RuntimeError):
         self.kind = kind
 
 
-class WorkspaceLimits(BaseModel):
-    """Limits a workspace; a section of a recipe. It is no `core.config.Section`, as SandboxLimits is none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+class WorkspaceLimits(Section):
+    """Limits a workspace; a section of a recipe."""
 
     start_timeout_s: PositiveFloat = 120.0
     """Limits the wall clock of the start and of each of our own commands."""
@@ -122,7 +123,7 @@ class WorkspaceLimits(BaseModel):
     disk_mb: PositiveInt = 64
     """Limits the repository, and beside it /tmp. They lie in memory; in Docker only /tmp is limited."""
     files: PositiveInt = 8192
-    """Limits the files and folders of each of the two."""
+    """Limits the files and folders of each of the two; Docker has no such limit."""
     diff_bytes: PositiveInt = 1 << 18
     """Limits the diff; a longer one is refused."""
 
@@ -171,7 +172,7 @@ class RepositoryWorkspace(ABC):
 
         `paths` are files and folders of the host that commands see too, read-only; /proc stands for one with the
         processes of the workspace alone. With `serves`, commands may connect to one port of 127.0.0.1, whose `listener`
-        the host serves; without, there are no sockets.
+        the host serves; without, there is no network.
         """
         if not workdir.startswith("/") or ".." in workdir.split("/") or workdir.rstrip("/") in ("", "/tmp"):
             raise ValueError(f"workdir {workdir!r} must be an absolute path, without .., and neither / nor /tmp")
@@ -211,7 +212,7 @@ class RepositoryWorkspace(ABC):
         self.base = (await self._run_own("start", "\n".join(steps), pack_files(files or {}))).decode().strip()
 
     async def pack(self, max_bytes: int) -> PreparedRepository | None:
-        """Return the repository as it is after `start`, or None if it is larger than `max_bytes`."""
+        """Return the repository as it is after `start`, or None if it cannot be packed in `max_bytes`."""
         result = await self.run_python(PACK, timeout_s=self.limits.start_timeout_s, output_bytes=max_bytes)
         return PreparedRepository(self.base, result.stdout) if result.ok else None
 

@@ -15,6 +15,8 @@ from core.config import Recipe, RecipeError, Section
 from core.config.load import load
 from core.http_client import read_addresses
 from core.options import Device, Port, Share, argparse_type
+from core.sandbox import SandboxLimits
+from core.sandbox.workspace import WorkspaceLimits
 from tests.kit import make_recipe
 
 PRESET = """
@@ -172,6 +174,9 @@ def test_a_truth_value_is_no_number(presets, value):
     message = refused(presets, f"optimizer.lr={value}")
     assert "with --set optimizer.lr: optimizer: lr must be no truth value" in message
     assert "seeds must be no truth value" in refused(presets, f"run.seeds=[1, {value}]")
+    for limits in (SandboxLimits, WorkspaceLimits):
+        with pytest.raises(ValueError, match="files must be no truth value"):
+            limits(files=True)
 
 
 def test_a_number_with_a_zero_before_it_is_decimal(presets):
