@@ -63,7 +63,7 @@ class AgentFlowSection(Section):
     max_total_tokens: PositiveInt = 40960
     """Limits the prompt and completion tokens of a rollout's calls. The final answer comes on top of it."""
     max_result_tokens: PositiveInt = 1024
-    """Limits a result or command in the memory; a longer one loses its middle."""
+    """Limits a result, command or sub-goal in the memory; a longer one loses its middle."""
     call_timeout_s: PositiveFloat = 600.0
     """Limits the seconds of one call; a longer one fails the rollout with `call_timeout`."""
     reward: Literal["math", "boxed", "judge"] = "math"

@@ -43,7 +43,7 @@ class Memory:
         return [step.result if step.status == "ok" else step.status for step in self.steps]
 
     def render(self, style: Style) -> str:
-        """Return the memory as the roles read it, without empty fields."""
+        """Return the memory as the roles read it."""
         if style == "compact":
             return "".join(map(_line, self.steps))
         if style == "released":

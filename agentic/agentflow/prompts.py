@@ -5,7 +5,7 @@ field names, and asks for a boxed answer. `compact` has the same inputs in a few
 the released prompts byte for byte: released planners were trained on them.
 
 Source: lupantech/AgentFlow at b940064, agentflow/agentflow: models/planner.py, executor.py, verifier.py and memory.py,
-engine/vllm.py, and tools/*/tool.py. tests/golden/prompts compares all of them with it. Tools, their metadata and the
+engine/vllm.py, and tools/*/tool.py. tests/golden/prompts compares `released` with it. Tools, their metadata and the
 memory enter these prompts as Python prints its lists and dictionaries.
 """
 

@@ -1,7 +1,8 @@
 """Asks the roles of one rollout: each role has its own prompt, tokenizer and limits, and every call becomes a Turn.
 
-What one model wrote enters the prompt of another without special tokens, and as the sampled ids if both share a
-tokenizer. Other text is encoded with special tokens switched off. So no slot of a prompt can end a message.
+A whole output enters the prompt of another role without special tokens, and as the sampled ids if both share a
+tokenizer. Other text, and what was read out of an output, is encoded with special tokens switched off. So no slot of a
+prompt can end a message.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Paper: "In-the-Flow Agentic System Optimization for Effective Planning and Tool 
 Ports studied: the official trainer (verl) and slime-agentic's (slime).
 
 Departures from both, on purpose:
-1. Token ids stay token ids from end to end. A special token that a model wrote, or that stands in a question or a
-   result, never becomes one in a later prompt. slime-agentic pastes responses with their end tokens.
+1. What was sampled is trained, as ids. A special token that a model wrote, or that stands in a question or a result,
+   never becomes one in a later prompt. slime-agentic pastes responses with their end tokens.
 2. Each question begins with an empty memory. The official trainer's memory lives on from question to question.
 3. Each role gets the sampling that was asked for, and frozen roles temperature 0. The official client replaces it.
 4. Commands are parsed and never run. A malformed step or an unknown tool is recorded, shown to the planner and counted.
@@ -14,7 +14,7 @@ Departures from both, on purpose:
 6. The planner reads the limits and best practice of each tool, and a memory in words instead of a Python dictionary.
    With `format: released` it reads what the released code shows it.
 
-Algorithms that credit turns (turn_grpo, gigpo) read a reward of each next step: 1 if its tool's result holds an
+Algorithms that credit turns (turn_grpo, gigpo, ppo) read a reward of each next step: 1 if its tool's result holds an
 accepted answer that neither the question, nor an earlier result, nor the command itself holds, else 0. The state before
 a turn is what the tools gave so far.
 

@@ -10,8 +10,8 @@ equations 8 to 13, as two public notes on it give them; we found no code. Each s
 - The advantage is 0.9 times that of the rollout plus 0.1 times that of the turn among those of the same number, both
   without std. Here: `algorithm.adv_estimator=turn_grpo`, `algorithm.turn_coef=0.111`, which is the same up to 0.9.
 
-Departures: the gates are two words behind the memory, where the paper has three tags and a thought; so there is no
-reward for a right format. Evidence is what `find_evidence` says; a rollout without any earns neither reward.
+Departures: the gates are two words, where the paper has three tags and a thought; so there is no reward for a right
+format. Evidence is what `find_evidence` says; a rollout without any earns neither reward.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The annotator reads one section with an empty memory and copies its supporting sentences, or answers from the notes of
 the whole document. As in laptop.py he never updates a memory that holds something: RL teaches what to keep. Tasks are
-those of `tokentrue data ruler --task hqa`, whose `needles` are the supporting sentences behind their titles.
+those of `tokentrue data download hotpotqa-tasks` or `data ruler --task hqa`, whose `needles` are the supporting
+sentences behind their titles.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The annotator reads one section with an empty memory, or answers from a memory. He never updates a memory that holds
 something, so nobody shows the policy how to keep a fact or to overwrite a note. RL teaches that. The documents are
-those of `data.train`, which GRPO will see too, but the questions are others.
+those of `data.train`, which GRPO will see too; a question asks for any of the four keys, GRPO's for one of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANSWERS = 0.2
 HOLDS = 0.45
 """Sets the share of sections that hold the asked key, where the document has a section of each kind."""
 OTHER_KEYS = 0.8
-"""Sets the share of sections with other keys among those without the asked one."""
+"""Sets how often a section without the asked key is drawn from those with other keys, and not from all."""
 
 
 def demonstrate(rng: Random, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

@@ -5,7 +5,7 @@ checkpoints depend on them. `compact` has the same parts in a few tokens, for mo
 `prefix_friendly` puts the section before the memory, so that the members of a group share the prefill of a chunk.
 
 The final answer is `boxed`, as in training, or `the_answer_is`, as in the evaluation behind the published scores.
-tests/golden/prompts compares all of them with the released ones.
+tests/golden/prompts compares the official ones with the released ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _ORDERS = {"official": ("problem", "memory", "section"), "prefix_friendly": ("pr
 def update_message(style: Style, order: Order, gate: bool, recall: bool = False, leave: bool = False) -> str:
     """Return the message that asks for a memory update, with the slots problem, section and memory.
 
-    `gate`, `recall` and `leave` offer the words KEEP, RECALL and STOP. What was recalled has a slot before the memory.
+    `gate`, `recall` and `leave` offer the words KEEP, RECALL and STOP, but in the compact style, which says nothing of
+    them. What was recalled has a slot before the memory.
     """
     parts = _join_parts(style, _ORDERS[order], recall)
     options = _GATE * gate + _RECALL * recall + _EXIT * leave

@@ -7,7 +7,8 @@ Without an option, what it wrote is the memory. With them it has these words:
     ... RECALL words   a line behind either: asks for the earlier memory that these words find (recall)
     ... STOP           last of all: no further section is read (gate_exit)
 
-KEEP and STOP may have marks around them. The memory keeps the sampled ids but for thoughts and these words.
+KEEP and STOP may have marks around them. The memory keeps the sampled ids but for thoughts, special tokens and these
+words.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def find_memory(query: str, earlier: Sequence[Ids], shown: Ids, tokenizer: Token
 
 
 def reward_recall(answers: Sequence[str], prompt: str, old: str, new: str, found: str) -> float:
-    """Return what one update earns: the share of the answers' words that it added to the memory, and by recalling.
+    """Return what one update earns: the share of the answers' words that it added, less what it dropped, and recalled.
 
     `prompt` is the whole prompt of the update, `old` and `new` are the memories before and after it, and `found` is
     what its query found. The paper gives advantages of these rewards among the turns of the same number a weight of 0.2

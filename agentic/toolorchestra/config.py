@@ -60,7 +60,7 @@ class ExpertModelSection(Section):
 
 
 class BudgetSection(Section):
-    """Limits the tokens of a rebuilt context. Over budget, a text keeps its end and a dialogue its newest turns."""
+    """Limits the tokens of a rebuilt context. What was gathered keeps its end, and a dialogue its newest turns."""
 
     attempts: PositiveInt = 8000
     code: PositiveInt = 16000
@@ -69,7 +69,7 @@ class BudgetSection(Section):
     """Limits the tools, the question or dialogue, and what was gathered. Headings and the chat template come on top."""
     document_characters: PositiveInt = 4000
     result_tokens: PositiveInt = 4000
-    """Limits one tool result or error; in a rebuilt context also each message of the dialogue."""
+    """Limits a tool result or error, which keeps its beginning; in a rebuilt context also a message of the dialogue."""
 
 
 class EnvironmentSection(Section):

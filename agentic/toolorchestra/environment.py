@@ -22,9 +22,9 @@ from core.types import Task
 class EnvironmentFault(RolloutError):
     """The environment itself failed. The agent is not to blame, and the rollout counts as failed.
 
-    Kinds: `env_task` (not a task of this environment), `env_user` (the simulated user gave no reply), `env_tool` (a
-    tool broke; a refused call is no fault), `env_grade`, `env_protocol` (a call before reset or after the end),
-    `env_process` (the environment's process has ended).
+    Kinds: `env_task` (not a task of this environment), `env_user` (the simulated user gave no reply), `env_grade` (its
+    judge gave none), `env_protocol` (a call before reset or after the end), `env_process` (the environment's process
+    has ended). A refused call is no fault.
     """
 
 

@@ -11,7 +11,7 @@ rollouts of a group.
 Departures from both, on purpose:
 1. The reward is the paper's (eq. 1-3). The released code has the sign of cost and latency reversed and ignores tools
    that a rollout never called.
-2. Token ids stay token ids from end to end. Nothing that a user, a tool or an expert wrote becomes a special token.
+2. What was sampled is trained, as ids. Nothing that a user, a tool or an expert wrote becomes a special token.
 3. Each way to write a malformed call has a name. It is shown to the orchestrator and counted.
 4. Retries, time and concurrency are bounded for each expert. The released client retries for ever. If search, judge or
    every expert was down, an unsolved rollout says nothing about the orchestrator: it fails and is not trained.
