@@ -1,10 +1,8 @@
 """Runs the command line `tokentrue`. A capability adds its command with one line of COMMANDS.
 
 A command's module has `main(arguments) -> int` and `make_parser()`; it is imported when the command is chosen, so help
-and completion stay quick. The file is in scripts/ because it calls benchmarks, agentic and core, and none of them may
-import it. In an environment without the console command, use `python -m scripts.tokentrue`.
-
-`tokentrue --help` shows the line that switches on completion in bash and zsh.
+stays quick. The file is in scripts/ because it calls benchmarks, agentic and core, and none of them may import it. In
+an environment without the console command, use `python -m scripts.tokentrue`.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def read_task(task: Task) -> RepositoryTask:
     if not path.is_absolute() or ".." in path.parts or str(path) in ("/", "/tmp"):
         raise RecordError("metadata.workdir", f"is {found.workdir!r}", "give a folder such as /testbed")
     if found.verifier and "test.sh" not in found.verifier:
-        raise RecordError("metadata.verifier", "has no test.sh", "make it by `tokentrue data harbor FILE --out FILE`")
+        raise RecordError("metadata.verifier", "has no test.sh", "make it by `tokentrue data harbor FOLDER --out FILE`")
     if not (found.cases or found.tests or found.verifier or found.eval_cmd or found.script):
         if "swepro" in data:
             raise RecordError("metadata.swepro", "needs files of the host", "give FAIL_TO_PASS, PASS_TO_PASS instead")

@@ -287,7 +287,7 @@ class Loop:
         self.deadline = deadline
 
     async def work(self, chat: Conversation, role: str, max_turns: int) -> End:
-        """Ask and run tools in turn. The last message of `chat` is then what the agent wrote last."""
+        """Ask and run tools in turn. Where it `answered`, the last message of `chat` is the answer."""
         tools = self.method.list_tools(role)
         for _ in range(max_turns):
             try:
