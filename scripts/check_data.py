@@ -8,8 +8,8 @@ DATA is a file, a folder of save_to_disk, or OWNER/NAME:SPLIT on the hub. All re
 if one is refused, or a prompt that is shown does not fit. A method's tools may start, as its workspace does; no service
 needs to run for this.
 
-Where --model is a folder with weights, and what is shown fits, the untrained model then plays a few tasks in each format
-of the method (the key `format` of its section): one rollout is printed with every special token, and a table says how
+Where --model is a folder with weights, and all that fits, the untrained model then plays a few tasks in each format of
+the method (the key `format` of its section): one rollout is printed with every special token, and a table says how
 often the format was understood: a call was made, an answer was found. Services that a rollout asks must run for this.
 """
 
