@@ -9,8 +9,8 @@ if one is refused, or a prompt that is shown does not fit. A method's tools may 
 needs to run for this.
 
 Where --model is a folder with weights, and all that fits, the untrained model then plays a few tasks in each format of
-the method (the key `format` of its section): one rollout is printed with every special token, and a table says how
-often the format was understood: a call was made, an answer was found. Services that a rollout asks must run for this.
+the method (`format` or `answer_format` of its section): one rollout is printed with every special token, and a table
+says how often the format was understood: a call was made, an answer was found. Services that a rollout asks must run.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # OpenMP's idle threads spin for milliseconds by default, which makes torch 2.5 to 15 times slower when anything
-    # else needs their core. Threads that sleep at once make it twice as slow on a quiet machine. So they spin shortly.
+    # OpenMP's idle threads spin for milliseconds by default, which makes torch 2 to 5 times slower when anything else
+    # needs their core. Threads that sleep at once make it twice as slow on a quiet machine. So they spin shortly.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -245,7 +245,7 @@ class CodingAgent(Method):
         Raises:
             RolloutError: the clean copy cannot be made (kind `workspace`).
         """
-        key = (task.task_id, repository.statement, diff)  # ids are unique within a file, and --eval has another one
+        key = (task.task_id, repository.statement, diff)  # ids are unique within a file, and data.eval is another
         async with self.grades.hold(key) as graded:
             if graded is not None:
                 return graded, True
