@@ -5,11 +5,12 @@
     tokentrue data check openai/gsm8k:main:train --method agent --preset seed --model MODEL
 
 DATA is a file, a folder of save_to_disk, or OWNER/NAME:SPLIT on the hub. All records are read, and the exit status is 1
-if one is refused. A method's tools may start, as its workspace does; no service needs to run for this.
+if one is refused, or a prompt that is shown does not fit. A method's tools may start, as its workspace does; no service
+needs to run for this.
 
-Where --model is a folder with weights, the untrained model then plays a few tasks in each format of the method (the
-key `format` of its section): one rollout is printed with every special token, and a table says how often the format
-was understood: a call was made, an answer was found. Services that a rollout asks must run for this.
+Where --model is a folder with weights, and all that fits, the untrained model then plays a few tasks in each format of
+the method (`format` or `answer_format` of its section): one rollout is printed with every special token, and a table
+says how often the format was understood: a call was made, an answer was found. Services that a rollout asks must run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LIMITS = ("max_model_len", "context_tokens", "max_total_tokens")
 KEYS = ("format", "answer_format")
 """Names the keys of a method's section that choose a format."""
 ANSWERED = ("answered", "answer_boxed", "end_answered")
-"""Names the metrics that say whether an answer was found; a method has one of them."""
+"""Names the metrics that say whether an answer was found. A method may have none of them."""
 KV_TOKENS = 65536
 """Limits the engine's memory: a preset's own number may be meant for a GPU."""
 COLUMNS = ("format", "rollouts", "made a call", "calls failed", "answer found", "reward > 0", "reply cut", "tokens")
@@ -184,6 +185,8 @@ def count_understood(played: Sequence[Trajectory]) -> tuple[str, ...]:
     """Return the cells of a row of the table, behind its name."""
     done = [each for each in played if each.status != "failed"]
     has_calls = any(name.startswith(CALLS) for each in done for name in each.metrics)
+    # Of the metrics `end_NAME` a rollout has only that of its own end.
+    has_answers = any(name in ANSWERED or name.startswith("end_") for each in done for name in each.metrics)
     answered = [next((each.metrics[name] for name in ANSWERED if name in each.metrics), 0.0) > 0 for each in done]
     cut = [any(turn.completion.finish_reason == "length" for turn in each.turns) for each in done]
     tokens = sum(len(turn.completion.token_ids) for each in done for turn in each.turns)
@@ -192,7 +195,7 @@ def count_understood(played: Sequence[Trajectory]) -> tuple[str, ...]:
         f"{len(done)} of {len(played)}",
         f"{sum(count_calls(each) > 0 for each in done)}" if has_calls else "-",
         f"{failed:g} of {made:g}" if has_calls else "-",
-        f"{sum(answered)}",
+        f"{sum(answered)}" if has_answers else "-",
         f"{sum((each.reward or 0.0) > 0 for each in done)}",
         f"{sum(cut)}",
         f"{tokens / max(1, len(done)):.0f}",

@@ -3,8 +3,9 @@
     tokentrue data environment --preset my_recipe.yaml --out data/train.jsonl --tasks 256
     tokentrue data environment --preset my_recipe.yaml --out data/eval.jsonl --tasks 64 --first 256
 
-Every environment under `agent.agents` gives so many tasks, of the indices from --first on. Files of other indices are
-other splits. A record holds the task's prompt, its index, and a key by which a task that changed since is refused.
+Every environment under `agent.agents` that has tasks gives so many, of the indices from --first on. Files of other
+indices are other splits. A record holds the task's prompt, its index, and a key by which a task that changed since is
+refused.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="such as apache-2.0; the license of the base model limits your choice",
     )
     parser.add_argument(
-        "--base-model", metavar="ID", help="on the hub (default: the recipe's model.path if it is an id)"
+        "--base-model", metavar="ID", help="on the hub (default: what the start model's path or config.json tells)"
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--seed", type=int, help="default: the first")

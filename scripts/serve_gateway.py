@@ -162,7 +162,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--max-kept-tokens",
         type=argparse_type(PositiveInt),
         default=MAX_KEPT_TOKENS,
-        help="tokens of all open sessions together; beyond, requests get 503",
+        help="tokens of all open sessions together; beyond, a new session gets 503, and beyond twice as many all do",
     )
     parser.add_argument("--max-context", type=argparse_type(PositiveInt), help="tokens of prompt and completion")
     parser.add_argument(

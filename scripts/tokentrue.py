@@ -1,10 +1,8 @@
 """Runs the command line `tokentrue`. A capability adds its command with one line of COMMANDS.
 
 A command's module has `main(arguments) -> int` and `make_parser()`; it is imported when the command is chosen, so help
-and completion stay quick. The file is in scripts/ because it calls benchmarks, agentic and core, and none of them may
-import it. In an environment without the console command, use `python -m scripts.tokentrue`.
-
-`tokentrue --help` shows the line that switches on completion in bash and zsh.
+stays quick. The file is in scripts/ because it calls benchmarks, agentic and core, and none of them may import it. In
+an environment without the console command, use `python -m scripts.tokentrue`.
 """
 
 from __future__ import annotations
@@ -90,8 +88,8 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # OpenMP's idle threads spin for milliseconds by default, which makes torch 2.5 to 15 times slower when anything
-    # else needs their core. Threads that sleep at once make it twice as slow on a quiet machine. So they spin shortly.
+    # OpenMP's idle threads spin for milliseconds by default, which makes torch 2 to 5 times slower when anything else
+    # needs their core. Threads that sleep at once make it twice as slow on a quiet machine. So they spin shortly.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

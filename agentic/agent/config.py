@@ -23,13 +23,13 @@ class AgentEntry(Section):
 
     run: Annotated[str | None, FUNCTION] = None
     """Names `async def run(task, endpoint) -> str` as package.module.function. `task.messages` is the whole prompt of
-    the record; a rollout whose agent sends less of it fails."""
+    the record; a rollout fails if no request has one of the messages before the question."""
     command: tuple[str, ...] = ()
     """Names a program instead of a function, with its arguments. The program gets the question as one more argument, or
     in a file: `{question_file}` in an argument is the path of that file. A question of 128 KiB or more needs it. It
     finds the gateway in OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. The last line that
-    it prints is the answer. It runs in an empty folder; files that it is given here are found from the repository's
-    root."""
+    it prints is the answer. It runs in an empty folder; files that it is given here are found from where `tokentrue`
+    was started."""
     environment: AnyEnvironment | None = None
     """Names an environment of another project instead: it plays its own tasks, which `tokentrue data environment`
     writes, and its reward counts where the recipe names none."""
@@ -38,9 +38,10 @@ class AgentEntry(Section):
     reward: Annotated[str | None, FUNCTION] = None
     """Names `def reward(task, answer) -> float`, as the recipe's `reward` does for all agents."""
     max_turns: PositiveInt = 32
-    """Limits the answers of the model in a rollout. An agent that asks on ends as truncated, with the answer ""."""
+    """Limits the answers of the model in a rollout. An agent that asks on, and does not catch the error and answer,
+    ends as truncated, with the answer ""."""
     max_tool_calls: PositiveInt | None = None
-    """Limits the tool calls of a rollout. An agent that asks on after more of them ends as truncated, too."""
+    """Limits the tool calls of a rollout; one that asks on after more of them ends likewise."""
     max_tokens: PositiveInt = 1024
     """Limits the tokens of one answer of the model."""
     history: History = "sampled"

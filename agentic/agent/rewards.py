@@ -32,7 +32,10 @@ def _score_words(prediction: str, answer: str) -> float:
 
 
 async def boxed(task: Task, answer: str) -> float:
-    r"""Return 1 if the last `\boxed{}` of the answer holds an accepted mathematical answer, else 0."""
+    r"""Return 1 if the last `\boxed{}` of the answer holds an accepted mathematical answer, else 0.
+
+    An answer that is nothing but a number needs no box.
+    """
     return float((await open_grader().grade(task.question, answer, task.answers)).correct)
 
 

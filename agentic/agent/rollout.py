@@ -65,7 +65,7 @@ def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
     """Make the recipe's agents.
 
     Raises:
-        RecipeError: a function cannot be imported, or `run` is not asynchronous.
+        RecipeError: a function cannot be imported, `run` is not asynchronous, or an environment cannot be opened.
     """
     assert recipe.model.max_model_len is not None, "the recipe has seen to it"
     agents = {}

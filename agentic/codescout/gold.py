@@ -46,7 +46,7 @@ def make_task(row: Mapping[str, Any], repositories: Path, checkouts: Path) -> Ta
     """
     needed = "instance_id", "repo", "problem_statement", "patch"
     if lacking := [field for field in needed if not str(row.get(field) or "").strip()]:
-        raise DataError(f"{row.get('instance_id')} has no {lacking[0]}; it needs {', '.join(needed)}, base_commit")
+        raise DataError(f"{row.get('instance_id')} has no {lacking[0]}; it needs {', '.join(needed)}")
     name, repo = str(row["instance_id"]), str(row["repo"])
     clone, folder = repositories / repo.replace("/", "__"), (checkouts / name).resolve()
     commit = row.get("base_commit") or "HEAD"

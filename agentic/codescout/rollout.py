@@ -9,7 +9,7 @@ reward is the sum of the F1 of files, modules and functions against the gold pat
 
 As in the released code, an answer beside other calls, or with text after it, earns nothing; a turn without a call ends
 the rollout without an answer; and a rollout that used up its turns without an answer keeps its 0 in its group's
-statistics and is not trained (`algorithm.overlong_filter` of the presets).
+statistics and is not trained (`algorithm.overlong_filter` of the preset `paper`).
 
 Departures, on purpose:
 1. Token ids stay token ids. The released code finds the policy's tokens again by the markers of the chat template.

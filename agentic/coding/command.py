@@ -27,7 +27,7 @@ End = Literal[
     "answered", "cut_answer", "turn_limit", "time_limit", "context_limit", "output_limit", "agent_failed",
     "workspace_lost",
 ]  # fmt: skip
-"""Names how an agent ends. All but `answered` give the status `truncated`; what was changed is graded all the same."""
+"""Names how an agent ends. All but `answered` give the status `truncated`; what is left of its work is graded."""
 
 NOT_OUR_AGENT = ("refused_policy_", "refused_rollout_", "refused_aborted", "refused_internal")
 """Begins the counters of requests that the gateway could not answer, through no fault of the agent."""
@@ -64,8 +64,10 @@ async def run_command(
     """Run the program of `config.command` in a workspace that `serves`, in a session of its own.
 
     Raises:
-        RolloutError: its command is too long, or it ended before the policy had answered it (kind `agent_failed`), or
-            the engine failed at its last request (the kind of that fault): this says nothing about the policy.
+        RolloutError: its command is too long, or it ended before the policy had answered it, or failed after a request
+            that the gateway could not answer (kind `agent_failed`), or the engine failed at its last request (the kind
+            of that fault): this says nothing about the policy.
+        WorkspaceError: the file of the question could not be written.
     """
     command = config.command
     assert command is not None

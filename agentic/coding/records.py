@@ -98,7 +98,7 @@ def read_task(task: Task) -> RepositoryTask:
     if not path.is_absolute() or ".." in path.parts or str(path) in ("/", "/tmp"):
         raise RecordError("metadata.workdir", f"is {found.workdir!r}", "give a folder such as /testbed")
     if found.verifier and "test.sh" not in found.verifier:
-        raise RecordError("metadata.verifier", "has no test.sh", "make it by `tokentrue data harbor FILE --out FILE`")
+        raise RecordError("metadata.verifier", "has no test.sh", "make it by `tokentrue data harbor FOLDER --out FILE`")
     if not (found.cases or found.tests or found.verifier or found.eval_cmd or found.script):
         if "swepro" in data:
             raise RecordError("metadata.swepro", "needs files of the host", "give FAIL_TO_PASS, PASS_TO_PASS instead")
@@ -124,10 +124,10 @@ def check_task(recipe: CodingRecipe, task: Task) -> Fault | None:
         return "metadata.repository", "is missing", fix
     elif PurePosixPath(found.workdir).parts[1] in (*_SYSTEM_FOLDERS, *(("tests", "logs") if found.verifier else ())):
         return "metadata.workdir", f"{found.workdir} is the system's", "give a folder such as /testbed"
-    return _check_files(recipe, found) if found.files else None
+    return _check_files(recipe, task, found) if found.files else None
 
 
-def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
+def _check_files(recipe: CodingRecipe, task: Task, found: RepositoryTask) -> Fault | None:
     """Return what is wrong with the files of a repository, which git keeps once more, or with what grades them."""
     limits, field, files = recipe.coding.workspace, "metadata.repository", found.files
     folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}
@@ -142,9 +142,10 @@ def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
         module = case["function"].rpartition(".")[0].replace(".", "/")
         if not {f"{module}.py", f"{module}/__init__.py"} & files.keys():
             return f"metadata.cases[{number}]", f"there is no {module}.py in the repository", "name its module"
-    for name in found.tests:
-        if name.partition("::")[0] not in files.keys() | folders:
-            return "metadata.FAIL_TO_PASS", f"{name} is not in the repository", "name a test in it"
+    for key in ("FAIL_TO_PASS", "PASS_TO_PASS"):
+        for name in _names(task.metadata, _mapping(task.metadata, "remote_env_info"), key):
+            if name.partition("::")[0] not in files.keys() | folders:
+                return f"metadata.{key}", f"{name} is not in the repository", "name a test in it"
     return None
 
 

@@ -96,8 +96,8 @@ class CodingAgent(Method):
         """Let the agent work on the task's repository, and grade what it changed.
 
         Raises:
-            RolloutError: the record is broken (`bad_task`), or no sandbox can be had (`workspace`): this says nothing
-                about the policy.
+            RolloutError: the record is broken (`bad_task`), no sandbox can be had (`workspace`), or a program failed
+                as `run_command` says: this says nothing about the policy.
         """
         try:
             repository = read_task(task)
@@ -245,7 +245,7 @@ class CodingAgent(Method):
         Raises:
             RolloutError: the clean copy cannot be made (kind `workspace`).
         """
-        key = (task.task_id, repository.statement, diff)  # ids are unique within a file, and --eval has another one
+        key = (task.task_id, repository.statement, diff)  # ids are unique within a file, and data.eval is another
         async with self.grades.hold(key) as graded:
             if graded is not None:
                 return graded, True
@@ -287,7 +287,7 @@ class Loop:
         self.deadline = deadline
 
     async def work(self, chat: Conversation, role: str, max_turns: int) -> End:
-        """Ask and run tools in turn. The last message of `chat` is then what the agent wrote last."""
+        """Ask and run tools in turn. Where it `answered`, the last message of `chat` is the answer."""
         tools = self.method.list_tools(role)
         for _ in range(max_turns):
             try:

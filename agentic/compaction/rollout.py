@@ -112,7 +112,7 @@ def split_pages(task: Task) -> list[str]:
 
 
 def make_trajectory(task: Task, turns: list[Turn], reply: str) -> Trajectory:
-    """Return the trajectory, whose reward is 1 if the last reply boxes an accepted answer."""
+    """Return the trajectory, whose reward is 1 if the last reply boxes an accepted answer, or is that number alone."""
     summaries = [turn.completion for turn in turns if turn.role == "summary"]
     cut = turns[-1].completion.finish_reason == "length" or reply.strip() == NEXT
     return Trajectory(

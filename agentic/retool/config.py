@@ -25,7 +25,7 @@ class ReToolSection(Section):
     max_tokens: PositiveInt = 8192
     """Limits the tokens of one reply."""
     max_turns: PositiveInt = 16
-    """Limits the replies of a rollout; all but the last may end in a program."""
+    """Limits the replies of a rollout, the one with the answer included."""
     explain_tags: bool = True
     """Puts the instructions of prompts.py behind the question. A policy that was trained on the format needs none."""
     sandbox: SandboxLimits = SandboxLimits(timeout_s=30.0, keep_bytes=4096)

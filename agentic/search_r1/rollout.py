@@ -6,10 +6,10 @@ Ports studied: the released trainer (PeterGriffinJin/Search-R1, on verl) and sli
 The policy's message grows: a turn ends at </search> or </answer>, and what a search found is appended as <information>,
 which is not trained. So a rollout is one row. Its reward is the exact match of the answer.
 
-Algorithms that credit turns (turn_grpo, gigpo) read a reward of each turn but the answer: 1 for the first search whose
-passages hold an accepted answer, else 0. This is the retrieval reward of MT-GRPO (arXiv 2505.11821). Its released code
-looks at the first search of a rollout alone, takes any substring (`19` in `1995`), and adds a reward for calls that
-ran. The state before a turn is the set of passages read.
+Algorithms that credit turns (turn_grpo, gigpo) read a reward of each turn to which something is shown: 1 for the first
+search whose passages hold an accepted answer, else 0. This is the retrieval reward of MT-GRPO (arXiv 2505.11821). Its
+released code looks at the first search of a rollout alone, takes any substring (`19` in `1995`), and adds a reward for
+calls that ran. The state before a turn is the set of passages read.
 
 With `search_r1.visit` the policy may read whole pages, too (visit.py).
 

@@ -60,7 +60,8 @@ class PageReader:
         if config.role is None:  # the page stands between two turns of the policy
             longest = len(self.goes_on) + config.page_tokens + 2 * recipe.search_r1.max_tokens
         if (self.trained or config.role is None) and longest > (recipe.model.max_model_len or longest):
-            raise RecipeError(f"search_r1.visit.page_tokens: takes {longest} tokens; lower it, or raise max_model_len")
+            fix = "lower it, or raise model.max_model_len"
+            raise RecipeError(f"search_r1.visit.page_tokens: takes {longest} tokens; {fix}")
 
     async def visit(self, wanted: str, roles: Roles, turns: Turns, sampling: Sampling) -> tuple[str, list[str]]:
         """Return what the policy is shown, and the page as far as it was read; no page if the visit failed.

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentic.retool.world import WORLD
-from scripts.check_data import main
+from core.types import Trajectory
+from scripts.check_data import COLUMNS, count_understood, main
 
 
 def test_one_rollout_of_each_format_is_shown_with_its_special_tokens(
@@ -33,3 +34,14 @@ def test_one_rollout_of_each_format_is_shown_with_its_special_tokens(
     assert [row[:4] for row in table[1:3]] == [["tags", "2", "of", "2"], ["fences", "2", "of", "2"]]
     assert main([*words, "--tasks", "0"]) == 0
     assert "retool.format" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("metrics", "answers"),
+    [({"turns": 1.0}, "-"), ({"end_turn_limit": 1.0}, "0"), ({"end_answered": 1.0}, "1"), ({"answer_boxed": 0.0}, "0")],
+)
+def test_a_method_that_does_not_tell_whether_it_answered_has_no_count_of_answers(
+    metrics: dict[str, float], answers: str
+) -> None:
+    cells = count_understood([Trajectory("1", (), metrics=metrics)])
+    assert dict(zip(COLUMNS[1:], cells, strict=True))["answer found"] == answers

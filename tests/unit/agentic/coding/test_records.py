@@ -143,7 +143,7 @@ OURS: list[Broken] = [
     ("repository", {"repository": {"a.py": "x" * (1 << 20), "b.py": "x"}}),
     *(("workdir", {"workdir": path}) for path in ("/usr/src/app", "/bin", "/proc/x", "/dev/shm")),
     ("cases[0]", {"cases": [{**CASE, "function": "missing.count"}]}),
-    ("FAIL_TO_PASS", {"FAIL_TO_PASS": ["tests/missing.py::t"]}),
+    *((field, {field: ["tests/missing.py::t"]}) for field in ("FAIL_TO_PASS", "PASS_TO_PASS")),
     ("FAIL_TO_PASS", {"FAIL_TO_PASS": ["test::t"]}),
     ("metadata", {**NOTHING}),
     ("metadata", dict.fromkeys(NOTHING)),
