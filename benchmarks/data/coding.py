@@ -7,7 +7,8 @@
 
 A task is a repository of solution.py and tests/test_solution.py, in the fields of agentic/coding/records.py. Each is
 checked in the sandbox: the right function passes all of its tests, the broken one fails at least one of them. MBPP's
-functions are written anew from their syntax trees, so they lose their comments; their docstring is the task's text.
+functions are written anew from their syntax trees, so they lose their comments. The task's text becomes the docstring
+of one that has none.
 """
 
 from __future__ import annotations

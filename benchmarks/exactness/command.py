@@ -95,7 +95,8 @@ async def run(models: Sequence[str], names: Sequence[str], environments: Path) -
             for name in names:
                 layer = name.partition("-")[0]
                 python = Path(sys.executable) if layer in OURS else environments / layer / "bin/python"
-                played = {"failure": f"there is no {python}; bash benchmarks/exactness/setup.sh {layer} makes it"}
+                fix = f"bash benchmarks/exactness/setup.sh {layer} makes runs/exactness/{layer}"
+                played = {"failure": f"there is no {python}; {fix}"}
                 if python.exists():
                     command = [str(python.absolute()), "-m", layers.__name__, name, f"http://127.0.0.1:{server.port}"]
                     played = await play([*command, str(folder.resolve())], script)

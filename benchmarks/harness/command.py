@@ -199,9 +199,9 @@ class EvalTarget:
         )
 
     def list_variants(self, variants: Iterable[str]) -> list[str]:
-        """Return `trained`, and those of `variants` that every seed has a model for, in their order.
+        """Return those of `variants` that every seed has a model for, in their order; one that only some have is told.
 
-        One that only some seeds have a model for is told.
+        `trained`, and what is none of MODEL_VARIANTS, always stays.
         """
         chosen = []
         for variant in variants:

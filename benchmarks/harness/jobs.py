@@ -38,7 +38,7 @@ def train(method: str, preset: str, out: Path, settings: Mapping[str, Any], base
 
 
 def call(out: Path, name: str, words: Sequence[str]) -> None:
-    """Run `tokentrue` unless it was done under this name for the folder `out`; its words go to a file beside that.
+    """Run `tokentrue` unless it was done under this name for the folder `out`; it prints to a file beside that.
 
     Raises:
         RuntimeError: it failed, or was done with other words.

@@ -127,7 +127,6 @@ def make_parser() -> argparse.ArgumentParser:
         model={"required": True, "help": "the orchestrator"},
         preset={"default": "published", "help": "recipe of experts and their models (default: published)"},
         tasks={"help": "only the first N questions"},
-        temperature={"default": None, "help": "default: 1, as in the preset published"},
         deadline={"default": 7200.0},
     )
 

@@ -62,7 +62,7 @@ class CommonWords:
 
 @dataclass(frozen=True)
 class FrequentWords:
-    """Asks for the most frequent coded words of six letters, of one for each 50 tokens of the limit, as in RULER."""
+    """Asks for the most frequent coded words of six letters, of one for each 50 tokens of the document, as in RULER."""
 
     name: str = "fwe"
     metric: Metric = "string_match_all"

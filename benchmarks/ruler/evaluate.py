@@ -373,7 +373,7 @@ def make_parser() -> argparse.ArgumentParser:
         *("run", "untrained", "published_as", "context", "seeds", "kv_tokens"),
         preset={"help": "how MemAgent reads (default: paper)"},
         variants={"choices": VARIANTS, "metavar": None},
-        tasks={"help": "tasks per length (default: 32, above 112K tokens 16; of a file, all)"},
+        tasks={"help": "tasks per length (default: 32, above 112K tokens 16; of a file all; published: 128)"},
         concurrency={"help": "tasks at once, the same at every length"},
         deadline={"default": DAY},
     )
@@ -385,14 +385,19 @@ def make_parser() -> argparse.ArgumentParser:
         help="generated, tasks of a file, or MemAgent's own evaluation files",
     )
     data.add_argument(
-        "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
+        "--lengths",
+        nargs="+",
+        metavar="N",
+        help=f"tokens: 448, 7K = 7168, 1M (default: a file's own, or {' '.join(LENGTHS)}; with the preset published, "
+        f"but for hqa, {' '.join(RULER_LENGTHS)})",
     )
     data.add_argument(
         "--task",
         nargs="+",
         choices=(*TASKS, AVERAGE),
         metavar="TASK",
-        help=f"one or more of {', '.join(TASKS)}, or {AVERAGE} (default: niah_multikey_2, or tiny's niah)",
+        help=f"one or more of {', '.join(TASKS)}, or {AVERAGE} (default: niah_multikey_2, tiny's niah, "
+        "or of HotpotQA hqa)",
     )
     data.add_argument(
         "--window",

@@ -98,7 +98,7 @@ def generate(
     """Yield samples `start` to `start + count - 1`, each at most `length` tokens and short of it by about one unit.
 
     Args:
-        tokenizer: see `fit.token_counter`.
+        tokenizer: see `token_counter`.
         budget: what `length` limits: `prompt`, as in RULER, RULER's whole prompt and the room for its answer;
             `document`, the context alone.
         units: take exactly this many units (noise lines, essay words, documents ...) instead of fitting `length`,

@@ -27,7 +27,7 @@ def noise_lines(lines: Sequence[str], count: int) -> list[str]:
 class Essay:
     """Holds a long text by sentences, and repeats it where more words are wanted.
 
-    Sentences end at `.`, `!` or `?` before white space. RULER uses NLTK's punkt, which differs at abbreviations only.
+    Sentences end at `.`, `!` or `?` before white space. RULER uses NLTK's punkt, which differs at abbreviations.
     """
 
     def __init__(self, text: str):

@@ -1,7 +1,8 @@
 """Defines one RULER sample: its random streams, its draft at a given size, and the Task made of it.
 
-Promise: a sample depends on (task, split, seed, index) alone, so any sample can be made without the others; and what is
-hidden, where (as a share of the document) and what is asked stay the same at every length.
+Promise: a sample depends on (task, split, seed, index) and its length alone, so any sample can be made without the
+others. What is hidden and what is asked stay the same at every length. So do the places of needles, as shares of the
+document, but for those between lines under the placement `official`. Documents have another order at each length.
 
 MemAgent's separation: `Task.question` holds instruction and question, `Task.context` the haystack alone.
 Its metadata has what RULER puts before and after the haystack, for models that read the whole document at once.

@@ -1,6 +1,6 @@
 """Run the sides of the rollout comparison behind one call: it takes requests and returns samples with log-probs.
 
-All sides sample at temperature 1 without filters, from float32 weights of one folder. They ignore EOS, so that token
+All sides sample at temperature 1 without filters, from the weights of one folder. They ignore EOS, so that token
 counts are equal. Computing the log-probs of the sampled tokens is part of every side's work.
 """
 

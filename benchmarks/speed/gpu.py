@@ -5,7 +5,7 @@
 
 decode  tokens per second of 1, 64 and 256 sequences; a step must at least read all weights, keys and values
 serve   the requests of nano-vllm's own benchmark: 256 prompts of 100 to 1,024 tokens, as many new ones; the second time
-train   a GRPO step on 16,384 tokens; its share of the arithmetic (MFU) counts 6 operations a weight and token
+train   a GRPO step on 16,384 tokens; its share of the arithmetic (MFU): 6 operations a weight and token, and attention
 
 The limits are measured in the same run: a copy of a large tensor, and a large product of matrices.
 """

@@ -1,6 +1,6 @@
 """Compare a GRPO step of our trainer, the same with transformers' layers, and TRL's.
 
-First loss and gradient norm on the same rollouts must agree, then all are timed.
+Loss and gradient norm of the first step on the same rollouts must agree, or no time is told.
 `train` covers rewards, advantages, loss, backward and optimizer on given rollouts; `whole` adds generation.
 The loss is DAPO's token mean, with advantages without the standard deviation and no KL.
 
@@ -206,7 +206,7 @@ def check_equal(kind: str, first: Mapping[str, Mapping[str, float]]) -> None:
             ours = first[OURS][name]
             if not abs(ours - theirs[name]) <= tolerance:
                 numbers = f"{ours:.8f} here and {theirs[name]:.8f} with {side}"
-                raise RuntimeError(f"{kind}: {name} is {numbers}; not the same step, not timed")
+                raise RuntimeError(f"{kind}: {name} is {numbers}; not the same step, so no time is told")
 
 
 def _compare_timings(timings: Mapping[str, Timing]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Compare rollout throughput: our engine, the same with transformers' layers, `model.generate`, vLLM.
 
-The regimes are distinct prompts, groups on one prompt, heavy-tailed lengths, and sessions of five turns. A row whose
-log-probs differ by more than 1e-5 from those of a full forward is marked.
+A row whose log-probs differ by more than TOLERANCE from those of a full forward is marked.
 """
 
 from __future__ import annotations

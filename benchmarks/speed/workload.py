@@ -90,7 +90,7 @@ def make_regimes(vocab_size: int, *, scale: float = 1.0) -> dict[str, list[Gener
 
 
 SECTION_GROUP = 12
-"""Counts the rollouts that read one section, as in MemAgent's preset `laptop`."""
+"""Counts the rollouts that read one section: twice the group of MemAgent's preset `laptop`."""
 
 
 def make_section_requests(vocab_size: int, groups: int, rng: random.Random) -> list[GenerationRequest]:

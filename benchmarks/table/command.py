@@ -3,9 +3,9 @@
     tokentrue evaluate table
 
 A published row has our score if a folder in --runs holds one of the same model under the same protocol
-(benchmarks/harness/published.py), of as many tasks. Below the table stands what a reader must know of each such folder:
-its failed samples, and how it departs. A row without a score is listed with its command, the models that it asks, and
-what it lacks.
+(benchmarks/harness/published.py); of several folders that of most tasks. Below the table stands what a reader must know
+of each such folder: its failed samples, and how it departs. A row without a score, or with one of fewer tasks than the
+published one, is listed with its command, the models that it asks, and what it lacks.
 """
 
 from __future__ import annotations

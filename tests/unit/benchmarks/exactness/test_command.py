@@ -105,7 +105,7 @@ def test_our_layer_trains_every_token_once_in_the_context_that_the_engine_saw(
         assert each["trained"] == each["sampled"] > 100, name
         assert (each["again"], each["unseen"]) == (0, 0), name
         assert each["rows"] == (2 if name in ("sub-agent", "compaction") else 1), name
-    fix = "bash benchmarks/exactness/setup.sh rllm makes it"
+    fix = "bash benchmarks/exactness/setup.sh rllm makes runs/exactness/rllm"
     assert missing["failure"] == f"there is no {tmp_path / 'rllm/bin/python'}; {fix}"
     printed = capsys.readouterr().out
     assert re.search(r"\| tokentrue \S+ \| 8 \| \d+ \| 100% \| 0 \| 0 \| 1.2 \|", printed)
