@@ -64,9 +64,7 @@ async def run_command(
     """Run the program of `config.command` in a workspace that `serves`, in a session of its own.
 
     Raises:
-        RolloutError: its command is too long, or it ended before the policy had answered it, or failed after a request
-            that the gateway could not answer (kind `agent_failed`), or the engine failed at its last request (the kind
-            of that fault): this says nothing about the policy.
+        RolloutError: its command is too long, or it or the engine failed: this says nothing about the policy.
         WorkspaceError: the file of the question could not be written.
     """
     command = config.command

@@ -96,8 +96,7 @@ class CodingAgent(Method):
         """Let the agent work on the task's repository, and grade what it changed.
 
         Raises:
-            RolloutError: the record is broken (`bad_task`), no sandbox can be had (`workspace`), or a program failed
-                as `run_command` says: this says nothing about the policy.
+            RolloutError: the record is broken (`bad_task`), no sandbox can be had (`workspace`), or a command failed.
         """
         try:
             repository = read_task(task)

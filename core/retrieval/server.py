@@ -4,7 +4,7 @@ Request: {"queries": [text], "topk": k or null, "return_scores": bool}. Reply: {
 {"document": {"id", "contents"}, "score"}, or the document alone without scores.
 
 POST /retrieve/page takes {"page": title or id}. Its reply is {"text": the page}, or {"text": null} where there is none.
-A page is all passages with one title: the first line of each, without quotes around it.
+A page is all passages with one title, but at most 16,384: the first line of each, without quotes around it.
 """
 
 from __future__ import annotations
