@@ -41,13 +41,11 @@ def group_advantages(
     std_normalization: bool,
     adv_estimator: AdvEstimator = "grpo",
     clip: float | None = None,
-    min_std: float = 0.0,
 ) -> list[float | None]:
     """Return the advantage of each rollout of a group by `adv_estimator`, which may divide by (sample std + 1e-6).
 
     None marks a failed rollout: it leaves the statistics and gets None back. A single valid rollout gets 0, but with
-    reinforce_plus_plus and gae its reward. `clip` bounds every advantage to +-clip. If the sample std is below
-    `min_std`, every rollout gets None (ToolOrchestra's homogeneity filter, arXiv 2511.21689 section 3.2).
+    reinforce_plus_plus and gae its reward. `clip` bounds every advantage to +-clip.
 
     Raises:
         ValueError: a reward is not finite.
@@ -61,10 +59,8 @@ def group_advantages(
     if not valid:
         return [None] * len(rewards)
     baseline = 0.0 if adv_estimator in WITHOUT_MEAN else mean(valid)
-    std = stdev(valid) if len(valid) > 1 else 0.0
-    if std < min_std:
-        return [None] * len(rewards)
     single = len(valid) == 1
+    std = 0.0 if single else stdev(valid)
     match adv_estimator:
         case "grpo" | "turn_grpo" | "gigpo":
             scale = std + STD_EPSILON if std_normalization and not single else 1.0

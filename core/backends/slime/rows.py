@@ -108,7 +108,6 @@ def post_process_rewards(
             adv_estimator=algorithm.adv_estimator,
             std_normalization=algorithm.std_normalization,
             clip=algorithm.advantage_clip,
-            min_std=algorithm.min_group_std,
         )
         for sample, advantage in zip(first_parts.values(), normalised, strict=True):
             turns = max(1, sample.metadata[NOTES]["turns"]) if algorithm.split_advantage else 1
