@@ -32,8 +32,6 @@ LINK = "-fopenmp -shared".split()
 DTYPES = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
 BLOCK, DEPTH = 32, 32
 """linear.cpp reads a weight of bfloat16 in panels of `BLOCK` rows, and `DEPTH` values of each row at a time."""
-FEWEST_ROWS = 4
-"""Counts the rows of x from which our product of float32 has the bits of PyTorch's."""
 
 
 @cache
@@ -141,7 +139,7 @@ def pack_panels(weight_NK: Tensor) -> Tensor:
 def multiply(x_TK: Tensor, panels: Tensor, bias_N: Tensor | None, rows: int) -> Tensor:
     """Return `x_TK @ weight.T + bias_N`, [T, N], for a weight of N = `rows` rows that `pack_panels` has packed.
 
-    In float32 it has the bits of PyTorch's product on one thread, for `FEWEST_ROWS` tokens or more.
+    In float32 it has the bits of PyTorch's product of four rows or more, on one thread; of fewer PyTorch's has others.
     """
     library = find_kernel()
     tokens, values = x_TK.shape

@@ -153,8 +153,8 @@ extern "C" int has_tiles() { return 0; }
 #include <utility>
 
 // On AMD's processors PyTorch's product (MKL) uses half of what AVX-512 can do, and arranges the weight anew in each
-// call. This one sums as MKL does there, one value of K after the other in chunks, so its bits are those of MKL. From
-// four rows on: fewer MKL sums otherwise.
+// call. This one sums as MKL does there for four rows or more, one value of K after the other in chunks, and so has its
+// bits. Fewer rows MKL sums otherwise; here a row is rounded alike whatever the other rows and the threads are.
 namespace {
 
 #if defined(__AVX512F__)

@@ -204,8 +204,6 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         packed = self.prepacked if is_sampling() else None
-        if packed is not None and packed.dtype == torch.float32 and x.shape[0] < kernel.FEWEST_ROWS:
-            packed = None
         alone = x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu"
         if packed is not None and not packed.is_mkldnn:
             y = kernel.multiply(x, packed, self.bias, self.out_features)

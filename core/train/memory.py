@@ -316,7 +316,7 @@ def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, 
     )
     # glibc keeps memory between tensors that stay: 15 % of a pack, measured with `tokentrue speed memory`. Where little
     # memory is asked for, the trainer makes it keep none.
-    return pack, 0 if device != "cpu" or checkpointing or adapted else int(0.15 * pack)
+    return pack, 0 if device != "cpu" or checkpointing else int(0.15 * pack)
 
 
 def count_running(recipe: Recipe) -> int:

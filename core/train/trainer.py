@@ -149,7 +149,7 @@ class Trainer:
         # What a large model frees stays in glibc's lists otherwise, where the next pack's tensors do not fit.
         large = sum(parameter.numel() for parameter in model.parameters()) > LARGE_MODEL_PARAMETERS
         self._returns_memory = large and model.device.type == "cpu"
-        if model.device.type == "cpu" and (optimizer.gradient_checkpointing or self._adapted):
+        if model.device.type == "cpu" and optimizer.gradient_checkpointing:
             map_large_tensors()
 
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
