@@ -154,7 +154,7 @@ extern "C" int has_tiles() { return 0; }
 
 // On AMD's processors PyTorch's product (MKL) uses half of what AVX-512 can do, and arranges the weight anew in each
 // call. This one sums as MKL does there, one value of K after the other in chunks, so its bits are those of MKL. From
-// four rows on: fewer MKL sums otherwise.
+// four rows and twelve outputs on: fewer MKL sums otherwise.
 namespace {
 
 #if defined(__AVX512F__)
