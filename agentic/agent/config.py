@@ -23,7 +23,7 @@ class AgentEntry(Section):
 
     run: Annotated[str | None, FUNCTION] = None
     """Names `async def run(task, endpoint) -> str` as package.module.function. `task.messages` is the whole prompt of
-    the record; a rollout fails if no request has one of the messages before the question."""
+    the record; a rollout fails if a message before the question is in none of its requests."""
     command: tuple[str, ...] = ()
     """Names a program instead of a function, with its arguments. The program gets the question as one more argument, or
     in a file: `{question_file}` in an argument is the path of that file. A question of 128 KiB or more needs it. It

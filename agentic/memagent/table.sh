@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the table of the `laptop` preset in agentic/memagent/RESULTS.md: three seeds, the baselines, 128 tasks a cell, 16 at 112K.
-# It takes hours. After an interruption, run it again: it goes on. The essays of RULER are read from data/essays
-# (`tokentrue data download essays`). Options are those of run.sh, but for the folder:
+# Makes the table of the `laptop` preset in agentic/memagent/RESULTS.md: three seeds, the baselines, 128 tasks a cell,
+# 16 at 112K. It takes hours. After an interruption, run it again: it goes on. The essays of RULER are read from
+# data/essays (`tokentrue data download essays`). Options are those of run.sh, but for the folder:
 #   bash agentic/memagent/table.sh
 #   bash agentic/memagent/table.sh --set run.seeds=[0]
 set -euo pipefail

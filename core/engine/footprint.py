@@ -36,8 +36,10 @@ def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str, load_i
     linears = {module for module in model.modules() if isinstance(module, Linear)}
     if load_in_4bit:
         linears -= set(weights.find_packable(model))
-    width = kernel.panel_width() if dtype == torch.float32 else 1  # the last panel is filled up
-    return sum(math.ceil(each.out_features / width) * width * each.in_features for each in linears) * dtype.itemsize
+    # Of float32 the last panel is filled up.
+    width, fewest = (kernel.panel_width(), kernel.FEWEST_OUTPUTS) if dtype == torch.float32 else (1, 1)
+    sizes = [(each.out_features, each.in_features) for each in linears if each.out_features >= fewest]
+    return sum(math.ceil(outputs / width) * width * inputs for outputs, inputs in sizes) * dtype.itemsize
 
 
 @cache

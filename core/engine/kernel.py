@@ -32,6 +32,8 @@ LINK = "-fopenmp -shared".split()
 DTYPES = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
 BLOCK, DEPTH = 32, 32
 """linear.cpp reads a weight of bfloat16 in panels of `BLOCK` rows, and `DEPTH` values of each row at a time."""
+FEWEST_OUTPUTS = 12
+"""Counts the outputs from which our product of float32 has the bits of PyTorch's."""
 
 
 @cache
@@ -130,7 +132,8 @@ def pack_panels(weight_NK: Tensor) -> Tensor:
     """
     rows, values = weight_NK.shape
     if weight_NK.dtype == torch.float32:
-        padded = F.pad(weight_NK, (0, 0, 0, -rows % panel_width()))
+        rest = -rows % panel_width()
+        padded = F.pad(weight_NK, (0, 0, 0, rest)) if rest else weight_NK  # padding by nothing would copy, too
         return padded.view(-1, panel_width(), values).transpose(1, 2).contiguous()
     split = weight_NK.view(rows // BLOCK, 2, BLOCK // 2, values // DEPTH, DEPTH // 2, 2)
     return split.permute(0, 3, 1, 4, 2, 5).contiguous()
@@ -139,7 +142,8 @@ def pack_panels(weight_NK: Tensor) -> Tensor:
 def multiply(x_TK: Tensor, panels: Tensor, bias_N: Tensor | None, rows: int) -> Tensor:
     """Return `x_TK @ weight.T + bias_N`, [T, N], for a weight of N = `rows` rows that `pack_panels` has packed.
 
-    In float32 it has the bits of PyTorch's product of four rows or more, on one thread; of fewer PyTorch's has others.
+    In float32, with `FEWEST_OUTPUTS` rows or more, it has the bits that PyTorch's product has on one thread for four
+    tokens or more; of fewer PyTorch's has others.
     """
     library = find_kernel()
     tokens, values = x_TK.shape

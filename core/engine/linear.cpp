@@ -1,5 +1,5 @@
-// Linear maps for the engine while it samples: of bfloat16 on the tile unit of a processor (Intel AMX), and of float32 on
-// AMD's processors. Built and called by core/engine/kernel.py.
+// Linear maps for the engine while it samples: of bfloat16 on the tile unit of a processor (Intel AMX), and of float32
+// on AMD's processors. Built and called by core/engine/kernel.py.
 
 #include <algorithm>
 #include <cstdint>
@@ -153,8 +153,9 @@ extern "C" int has_tiles() { return 0; }
 #include <utility>
 
 // On AMD's processors PyTorch's product (MKL) uses half of what AVX-512 can do, and arranges the weight anew in each
-// call. This one sums as MKL does there for four rows or more, one value of K after the other in chunks, and so has its
-// bits. Fewer rows MKL sums otherwise; here a row is rounded alike whatever the other rows and the threads are.
+// call. This one sums as MKL does there for four rows and twelve outputs or more, one value of K after the other in
+// chunks, and so has its bits. Fewer rows MKL sums otherwise; here a row is rounded alike whatever the other rows and
+// the threads are.
 namespace {
 
 #if defined(__AVX512F__)
@@ -229,7 +230,8 @@ void multiply(const float* x, const float* panels, const float* bias, float* out
     for (int64_t part = 0; part < parts; part++) {
         for (int64_t n = 0; n < N; n += step) {
             const int64_t begin = part * NEAR_ROWS, end = std::min(M, begin + NEAR_ROWS);
-            const int64_t blocks = (end - begin + MOST_ROWS - 1) / MOST_ROWS, most = (end - begin + blocks - 1) / blocks;
+            const int64_t blocks = (end - begin + MOST_ROWS - 1) / MOST_ROWS;
+            const int64_t most = (end - begin + blocks - 1) / blocks;
             for (int64_t m = begin; m < end; m += most) {
                 const int64_t rows = std::min(most, end - m);
                 const auto block = N - n > WIDTH && step > WIDTH ? TWO_PANELS[rows - 1] : ONE_PANEL[rows - 1];

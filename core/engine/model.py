@@ -194,7 +194,8 @@ class Linear(nn.Linear):
             return
         fits = self.out_features % kernel.BLOCK == self.in_features % kernel.DEPTH == 0
         if weight.dtype == torch.float32:
-            self.prepacked = kernel.pack_panels(weight)
+            if self.out_features >= kernel.FEWEST_OUTPUTS:
+                self.prepacked = kernel.pack_panels(weight)
         elif fits and kernel.has_tiles():
             self.prepacked = kernel.pack_panels(weight)
             if self.adapter is not None:

@@ -27,11 +27,11 @@ class SessionSettings:
     """Says how the sessions of a gateway answer.
 
     `max_context` bounds prompt and completion of one call together. `max_turns` bounds the answers of a session: one
-    more is refused, with a status that ends clients. So is a request after answers that hold more than `max_tool_calls`
-    calls.
-    `model_roles` maps patterns of model names to roles, the first that fits counts; a name that fits none asks the role
-    `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained; `frozen:policy` asks it untrained.
-    A gateway that opens sessions on request finishes one that nobody asked anything for `max_idle_s` seconds.
+    more is refused, with a status after which clients end. So is a request after answers that hold more than
+    `max_tool_calls` calls. `model_roles` maps patterns of model names to roles, the first that fits counts; a name that
+    fits none asks the role `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained;
+    `frozen:policy` asks it untrained. A gateway that opens sessions on request finishes one that nobody asked anything
+    for `max_idle_s` seconds.
     """
 
     max_context: int

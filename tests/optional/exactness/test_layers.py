@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.exactness import command
-from core.runs.files import read_json
 from tests import kit
 from tests.unit.gateway.templates import make_thinking_tokenizer
 
@@ -24,7 +24,7 @@ def measure(layer: str, folder: Path) -> dict[str, dict[str, Any]]:
     out = folder / "results.json"
     words = ["--model", str(folder / "model"), "--layers", layer, "--output", str(out)]
     assert command.main([*words, "--environments", str(ENVIRONMENTS)]) == 0
-    [result] = read_json(out)
+    [result] = json.loads(out.read_text())
     assert not result["failure"]
     return {each["name"]: each["exactness"] for each in result["conversations"]}
 

@@ -39,7 +39,7 @@ def draw(rows: int, values: int, seed: int) -> Tensor:
 
 
 @pytest.mark.usefixtures("panels_of_float32")
-@pytest.mark.parametrize("shape", [*SHAPES, (33, 40), (688, 256), (256, 688), (4, 1)])
+@pytest.mark.parametrize("shape", [*SHAPES, (33, 40), (688, 256), (256, 688), (12, 201)])
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_product_of_float32_has_the_bits_of_pytorch_for_any_number_of_threads(shape, biased):
     generator = torch.Generator().manual_seed(0)
@@ -58,9 +58,10 @@ def test_a_product_of_float32_has_the_bits_of_pytorch_for_any_number_of_threads(
 
 
 @pytest.mark.usefixtures("panels_of_float32")
-def test_a_map_of_float32_has_the_same_bits_while_an_engine_samples():
+@pytest.mark.parametrize("outputs", [48, kernel.FEWEST_OUTPUTS - 1])
+def test_a_map_of_float32_has_the_same_bits_while_an_engine_samples(outputs):
     torch.manual_seed(0)
-    linear = Linear(64, 48)
+    linear = Linear(64, outputs)
     adapter = linear.adapter = lora.Adapter(linear, LoRASection(rank=4), torch.Generator().manual_seed(0))
     nn.init.normal_(adapter.lora_B)
     linear.prepack()
@@ -70,7 +71,8 @@ def test_a_map_of_float32_has_the_same_bits_while_an_engine_samples():
         with torch.inference_mode():
             assert torch.equal(linear(x), trained)
             linear.adapter = None
-            assert torch.equal(linear(x[:1]), linear(x)[:1])
+            if outputs >= kernel.FEWEST_OUTPUTS:
+                assert torch.equal(linear(x[:1]), linear(x)[:1])
 
 
 @needs_tiles

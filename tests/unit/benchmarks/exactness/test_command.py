@@ -20,7 +20,6 @@ from benchmarks.exactness import command, layers
 from benchmarks.exactness.client import INPUTS, play
 from benchmarks.exactness.command import Log, Row, measure
 from benchmarks.exactness.engine import Script
-from core.runs.files import read_json
 from tests.unit.gateway.templates import make_thinking_tokenizer
 
 CONVERSATIONS = {each["name"]: each for each in INPUTS["conversations"]}
@@ -98,7 +97,7 @@ def test_our_layer_trains_every_token_once_in_the_context_that_the_engine_saw(
     tokenizer.save_pretrained(tmp_path / "model")
     words = ["--model", str(tmp_path / "model"), "--output", str(tmp_path / "results.json")]
     assert command.main([*words, "--layers", "tokentrue", "rllm", "--environments", str(tmp_path)]) == 0
-    ours, missing = read_json(tmp_path / "results.json")
+    ours, missing = json.loads((tmp_path / "results.json").read_text())
     found = {each["name"]: each["exactness"] for each in ours["conversations"]}
     assert set(found) == set(CONVERSATIONS)
     for name, each in found.items():
