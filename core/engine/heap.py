@@ -40,7 +40,7 @@ def map_large_tensors() -> None:
     """Give every tensor of a megabyte or more memory of its own, which goes back to the system with it.
 
     Else glibc takes it from one heap, where tensors that stay lie between those that go. With it a step takes up to a
-    fifth longer, for the system clears the memory each time.
+    quarter longer, for the system clears the memory each time.
     """
     _set_option(M_MMAP_THRESHOLD, MEGABYTE)
 

@@ -3,7 +3,7 @@
 PyTorch has no attention that reads pages on the CPU. Without a compiler the engine gathers the pages before each call
 of PyTorch's own attention, which takes 2 to 3.5 times as long. On a CPU with tiles (Intel AMX) PyTorch rounds a row
 of bfloat16 differently when the number of rows changes. Our product does not. On AMD's CPUs PyTorch multiplies float32
-at half their speed; our product has the same bits.
+slower than ours, and rounds a row differently beside fewer than three others; ours has its bits beside more.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class MLP(nn.Module):
 
     def forward(self, x_TC: Tensor) -> Tensor:
         gates, values = self.gate_proj(x_TC), self.up_proj(x_TC)
-        if is_sampling():  # in place: memory for a new tensor takes as long as the product
+        if is_sampling():  # in place, which spares two tensors; training needs them
             return self.down_proj(F.silu(gates, inplace=True).mul_(values))
         return self.down_proj(F.silu(gates) * values)
 
