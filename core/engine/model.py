@@ -22,7 +22,7 @@ from core.engine.four_bits import FourBits
 from core.engine.states import StateSizes
 from core.hub import count_positions
 
-ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
+OWN_FAMILIES = ("qwen2", "qwen3", "llama")
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,7 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, config: Any) -> ModelConfig:
-        """Read a `PretrainedConfig`. An architecture or option that is not supported raises ValueError."""
-        if config.model_type not in ARCHITECTURES:
-            raise ValueError(
-                f"model_type {config.model_type!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
-            )
-        if getattr(config, "use_sliding_window", False):
-            raise ValueError("use_sliding_window: true is not supported; set it to false in config.json")
-        if (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor", 1.0) != 1.0:
-            raise ValueError("partial_rotary_factor is not supported: these architectures rotate whole heads")
-        if config.hidden_act != "silu":
-            raise ValueError(f"hidden_act {config.hidden_act!r} is not supported; these architectures use silu")
+        """Read a `PretrainedConfig` that `has_own_file`. Scaled positions that are not supported raise ValueError."""
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         inv_freq, rope_scale = _rope_frequencies(config, head_dim)
         attention_bias = bool(getattr(config, "attention_bias", False))
@@ -105,6 +95,17 @@ class ModelConfig:
                 "positions as the model's card says (rope_scaling)"
             )
         return wanted or self.max_positions
+
+
+def has_own_file(config: Any) -> bool:
+    """Say whether this file computes the model of a `PretrainedConfig` with all its options."""
+    rotary = getattr(config, "rope_parameters", None) or {}
+    return (
+        config.model_type in OWN_FAMILIES
+        and config.hidden_act == "silu"
+        and not getattr(config, "use_sliding_window", False)
+        and rotary.get("partial_rotary_factor", 1.0) == 1.0
+    )
 
 
 def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], float]:

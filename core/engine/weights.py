@@ -20,7 +20,7 @@ from core.engine.any_decoder import AnyDecoder
 from core.engine.arithmetic import choose_dtype
 from core.engine.heap import keep_freed_memory, map_large_tensors
 from core.engine.lora import AdapterSizes
-from core.engine.model import ARCHITECTURES, CausalLM, Linear, ModelConfig
+from core.engine.model import CausalLM, Linear, ModelConfig, has_own_file
 from core.hub import CheckpointError, check_unquantized, read_json
 from core.text.tokenizer import find_tokenizer, find_turn_end
 
@@ -43,7 +43,7 @@ def load_config(folder: Path) -> ModelConfig:
         )
     try:
         hf = AutoConfig.from_pretrained(folder)
-        return ModelConfig.from_hf(hf) if hf.model_type in ARCHITECTURES else any_decoder.describe(hf)
+        return ModelConfig.from_hf(hf) if has_own_file(hf) else any_decoder.describe(hf)
     except Exception as error:  # transformers raises whatever its parsing of a corrupt file trips over
         raise CheckpointError(f"{path}: {error}") from error
 

@@ -68,6 +68,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen3_5Text": DELTA_NET | HEADS,
     "SmolLM3": {"no_rope_layer_interval": 2},
     "Starcoder2": {"sliding_window": None},
+    # Of the families with a file of ours, options that this file does not compute.
+    "Llama": {"hidden_act": "gelu"},
+    "Qwen2": WINDOWS,
+    "Qwen3": HEADS | WINDOWS,
 }
 REFUSED = {
     "Gemma4Text": (HEADS | TWO_HEADS, "its layers have different heads"),
