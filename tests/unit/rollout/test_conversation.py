@@ -105,7 +105,7 @@ async def play(renderer: Renderer, operations: Sequence[tuple[int, str, bool]]) 
     return chats[0].turns.recorded
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(operations=OPERATIONS)
 def test_every_sampled_token_of_a_tree_is_trained_once_in_its_own_context(renderer, operations):
     turns = asyncio.run(play(renderer, operations))

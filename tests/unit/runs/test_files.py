@@ -14,7 +14,7 @@ from tests import kit
 records = st.lists(st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=20)), max_size=3))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=records, torn=st.text(min_size=1, max_size=40).filter(lambda text: "\n" not in text), more=records)
 def test_a_torn_last_line_is_dropped_and_nothing_else(tmp_path: Path, written: list, torn: str, more: list) -> None:
     path = tmp_path / "log.jsonl"
