@@ -28,9 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Long runs draw new ones.
     """
-    settings.register_profile("repeatable", derandomize=True, deadline=None)
-    if not config.getoption("--long"):
-        settings.load_profile("repeatable")
+    settings.register_profile("tests", derandomize=not config.getoption("--long"), deadline=None)
+    settings.load_profile("tests")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

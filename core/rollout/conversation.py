@@ -66,18 +66,12 @@ class Conversation:
         return Conversation(self._policy, self._renderer, self.turns.branch(), own, self._tools)
 
     async def compact(
-        self,
-        request: Message,
-        max_new_tokens: int,
-        *,
-        keep: int = 1,
-        heading: str = SUMMARY,
-        trained: bool = True,
+        self, request: Message, max_new_tokens: int, *, heading: str = SUMMARY, trained: bool = True
     ) -> Completion:
-        """Let the policy sum the conversation up, and replace all but its first `keep` messages by the summary.
+        """Let the policy sum the conversation up, and replace all but its first message by the summary.
 
         `request` asks for the summary at the end of the conversation; both it and the reply are left out of what
-        follows. The next prompt begins with the kept messages and a user's message of `heading` and the summary's ids.
+        follows. The next prompt begins with the first message and a user's message of `heading` and the summary's ids.
 
         Raises:
             RolloutError, PolicyError: as Turns.ask; the conversation is then unchanged.
@@ -85,5 +79,5 @@ class Conversation:
         asked = Conversation(self._policy, self._renderer, self.turns, [*self.messages, request], self._tools)
         completion = await asked.ask("summary", max_new_tokens, trained)
         summary = self._renderer.message("user", heading, self._renderer.quote(asked.messages[-1].ids))
-        self.messages[keep:] = [summary]
+        self.messages[1:] = [summary]
         return completion

@@ -7,7 +7,7 @@ from itertools import combinations
 from statistics import pvariance
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.algorithms.advantages import credit_turns, group_advantages, keep_most_different, whiten
@@ -17,7 +17,6 @@ rewards = st.floats(-100, 100)
 groups = st.lists(rewards | st.none(), max_size=12)
 
 
-@settings(deadline=None)
 @given(groups, st.booleans())
 def test_sum_to_zero_and_keep_the_order(group: list[float | None], std_normalization: bool) -> None:
     advantages = group_advantages(group, std_normalization=std_normalization)
@@ -27,7 +26,6 @@ def test_sum_to_zero_and_keep_the_order(group: list[float | None], std_normaliza
     assert by_reward == sorted(by_reward)
 
 
-@settings(deadline=None)
 @given(groups, st.booleans())
 def test_failed_rollouts_change_nothing_for_the_others(group: list[float | None], std_normalization: bool) -> None:
     advantages = group_advantages(group, std_normalization=std_normalization)
@@ -36,20 +34,17 @@ def test_failed_rollouts_change_nothing_for_the_others(group: list[float | None]
     assert [a for a in advantages if a is not None] == group_advantages(valid, std_normalization=std_normalization)
 
 
-@settings(deadline=None)
 @given(rewards, st.integers(1, 12), st.booleans())
 def test_equal_rewards_give_exactly_zero(reward: float, n: int, std_normalization: bool) -> None:
     assert group_advantages([reward] * n, std_normalization=std_normalization) == [0.0] * n
 
 
-@settings(deadline=None)
 @given(st.lists(rewards, min_size=2, max_size=12).filter(lambda group: max(group) - min(group) > 0.1))
 def test_std_norm_gives_a_sample_std_of_one(group: list[float]) -> None:
     advantages = [a for a in group_advantages(group, std_normalization=True) if a is not None]
     assert math.fsum(a * a for a in advantages) / (len(group) - 1) == pytest.approx(1, rel=1e-3)
 
 
-@settings(deadline=None)
 @given(groups)
 def test_rloo_compares_each_rollout_with_the_others(group: list[float | None]) -> None:
     advantages = group_advantages(group, std_normalization=True, adv_estimator="rloo")
@@ -60,7 +55,6 @@ def test_rloo_compares_each_rollout_with_the_others(group: list[float | None]) -
             assert advantage == pytest.approx(expected, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(rewards, st.integers(0, 5)), max_size=8))
 def test_whitening_weighs_each_advantage_by_its_tokens(pairs: list[tuple[float, int]]) -> None:
     values = [a for a, _ in pairs]
@@ -71,7 +65,6 @@ def test_whitening_weighs_each_advantage_by_its_tokens(pairs: list[tuple[float, 
     assert whiten(values, [0] * len(values)) == [0.0] * len(values)
 
 
-@settings(deadline=None)
 @given(groups, st.integers(2, 8))
 def test_the_kept_rollouts_have_the_largest_variance_of_all_subsets(group: list[float | None], count: int) -> None:
     """No other subset of that size has a larger variance than some of the highest rewards and some of the lowest."""

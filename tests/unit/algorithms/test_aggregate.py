@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.algorithms.aggregate import row_scales
@@ -27,7 +27,6 @@ def weights(batch: list[Row], unit: LossAgg) -> list[float]:
 
 
 @pytest.mark.parametrize("unit", [unit for unit in get_args(LossAgg) if unit != "constant"])
-@settings(deadline=None)
 @given(batch=batches)
 def test_weights_add_up_to_one_and_empty_rows_weigh_nothing(unit: LossAgg, batch: list[Row]) -> None:
     scales = row_scales(batch, unit)
@@ -35,7 +34,6 @@ def test_weights_add_up_to_one_and_empty_rows_weigh_nothing(unit: LossAgg, batch
     assert sum(weights(batch, unit)) == pytest.approx(1 if any(row.trained_tokens for row in batch) else 0)
 
 
-@settings(deadline=None)
 @given(batches)
 def test_each_part_weighs_the_same(batch: list[Row]) -> None:
     per_rollout: defaultdict[int, float] = defaultdict(float)
@@ -59,7 +57,6 @@ def test_each_part_weighs_the_same(batch: list[Row]) -> None:
     assert len({scale for scale in row_scales(batch, "token") if scale}) <= 1
 
 
-@settings(deadline=None)
 @given(batches, st.data())
 def test_cutting_a_rollout_into_more_rows_keeps_the_scale_of_its_tokens(batch: list[Row], data: st.DataObject) -> None:
     cuts = [data.draw(st.integers(0, len(row.loss_mask))) for row in batch]

@@ -72,7 +72,7 @@ def step(columns: list[dict[str, Tensor]], bias: Tensor, config: GRPOConfig) -> 
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.loss_mode)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batch=batches, unit=st.sampled_from(["rollout", "turn", "token"]), data=st.data())
 def test_any_split_into_packs_adds_up_to_the_batch(
     config: GRPOConfig, batch: list[Row], unit: LossAgg, data: st.DataObject
@@ -137,7 +137,7 @@ def test_gradients_are_finite_differences(config: GRPOConfig, sign: float) -> No
     assert stats["pg_clipfrac"] > 0 or sign < 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batches, st.sampled_from([math.nan, math.inf, -math.inf, 1e30]))
 def test_masked_tokens_do_not_exist(batch: list[Row], garbage: float) -> None:
     pack = {
@@ -187,38 +187,3 @@ def test_missing_inputs_are_named() -> None:
         grpo_loss(**arguments(ref_logprobs_T=None, config=GRPOConfig(kl_loss_coef=0.1)))
     with pytest.raises(ValueError, match=r"entropy_coef is 0\.1, but no entropy"):
         grpo_loss(**arguments(entropy_T=None, config=GRPOConfig(entropy_coef=0.1)))
-    with pytest.raises(ValueError, match="which tokens are of one row: give sequence_T"):
-        grpo_loss(**arguments(config=GRPOConfig(loss_mode="gspo")))
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"loss_mode": "gspo", "clip_ratio_c": 3.0}, "clip_ratio_c has no place in loss_mode=gspo"),
-        ({"loss_mode": "cispo", "clip_ratio_c": 3.0}, "clip_ratio_c has no place in loss_mode=cispo"),
-        ({"loss_mode": "dppo_kl", "tis": (0.0, 2.0)}, "set algorithm.tis=null"),
-    ],
-)
-def test_settings_that_a_loss_does_not_use_are_refused(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        GRPOConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("clip_ratio_low", 0.0),
-        ("clip_ratio_high", -0.1),
-        ("clip_ratio_c", 1.0),
-        ("kl_loss_coef", -0.001),
-        ("kl_loss_type", "k4"),
-        ("entropy_coef", math.inf),
-        ("tis", (2.0, 0.5)),
-        ("tis", (0.2, 0.28)),
-        ("tis_mode", "truncate"),
-        ("tis_mode", "mask"),
-    ],
-)
-def test_bad_configuration_names_its_field(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"\n{field}(\.\d)?\n|{field}(=mask has no place without tis| is )"):
-        GRPOConfig(**{field: value})

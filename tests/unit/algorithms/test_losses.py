@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.algorithms.losses import clipped_policy_loss, kl_penalty
@@ -27,7 +27,6 @@ def loss_and_grad(log_ratio: float, advantage: float, clip_ratio_c: float | None
     return loss.item(), clipped.item(), x.grad.item()
 
 
-@settings(deadline=None)
 @given(log_ratios, advantages)
 def test_clipping_only_ever_raises_the_loss_and_stops_the_gradient(log_ratio: float, advantage: float) -> None:
     loss, clipped, grad = loss_and_grad(log_ratio, advantage)
@@ -37,7 +36,6 @@ def test_clipping_only_ever_raises_the_loss_and_stops_the_gradient(log_ratio: fl
     assert grad == (0 if clipped else pytest.approx(unclipped))
 
 
-@settings(deadline=None)
 @given(log_ratios, advantages)
 def test_dual_clip_bounds_the_loss_of_negative_advantages_alone(log_ratio: float, advantage: float) -> None:
     loss, _, _ = loss_and_grad(log_ratio, advantage)
@@ -45,14 +43,6 @@ def test_dual_clip_bounds_the_loss_of_negative_advantages_alone(log_ratio: float
     assert dual == pytest.approx(min(loss, -3 * advantage) if advantage < 0 else loss)
     if dual < loss:
         assert grad == 0
-
-
-@pytest.mark.parametrize("kind", ["k1", "k3"])
-def test_k1_and_k3_estimate_the_true_kl(kind: Any) -> None:
-    policy = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    reference = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
-    expected = (policy * (policy / reference).log()).sum()
-    torch.testing.assert_close((policy * kl_penalty(policy.log(), reference.log(), kind)).sum(), expected)
 
 
 def test_low_var_kl_stays_finite_where_exp_overflows() -> None:

@@ -113,23 +113,6 @@ def test_departures_follow_the_settings_of_the_run() -> None:
     assert unread.startswith("algorithm.max_response_length is 9, and neither overlong_buffer_len nor loss_agg uses it")
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"name": "grpo", "loss_agg": "constant"}, "max_response_length is missing"),
-        ({"name": "dapo", "max_response_length": None}, "max_response_length is missing"),
-        ({"name": "gigpo", "dynamic_sampling": True}, "dynamic_sampling has no place in adv_estimator=gigpo"),
-        ({"name": "grpo", "vf_coef": 0.1}, "vf_coef has no place in adv_estimator=grpo; set it to 0.0"),
-        ({"name": "gspo", "clip_ratio_c": 3.0}, "clip_ratio_c has no place in loss_mode=gspo"),
-        ({"name": "dppo", "tis": [0, 2]}, "has the engine's log-probs already"),
-        ({"name": "dapo", "max_response_length": 100}, "overlong_buffer_len 4096 is above max_response_length 100"),
-    ],
-)
-def test_settings_that_a_formula_cannot_use_are_refused(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        AlgorithmSection(**settings)
-
-
 def test_a_run_from_before_a_rule_resumes_without_it() -> None:
     old = make_recipe(Recipe, algorithm={"name": "dapo", "overlong_buffer_len": None, "max_response_length": None})
     dumped = old.dump()

@@ -304,18 +304,33 @@ def test_a_departure_has_the_values_of_the_run() -> None:
         ({"name": "ppo", "vf_coef": 0.0}, "adv_estimator=gae needs a value head, which vf_coef trains"),
         ({"name": "grpo", "kl_coef": 0.1}, "std_normalization scales a KL of any size to 1; for kl_coef, set std_norm"),
         ({"name": "echo", "rows": "turn"}, "observation_coef is for the tokens between the turns of a row"),
+        ({"name": "grpo", "kl_loss_coef": 0.1, "kl_loss_type": "k1"}, "k1 has the same gradient whatever the start"),
+        ({"name": "gigpo", "dynamic_sampling": True}, "dynamic_sampling has no place in adv_estimator=gigpo"),
+        ({"name": "grpo", "vf_coef": 0.1}, r"vf_coef has no place in adv_estimator=grpo; set it to 0\.0"),
+        ({"name": "gspo", "clip_ratio_c": 3.0}, "clip_ratio_c has no place in loss_mode=gspo"),
+        ({"name": "cispo", "clip_ratio_c": 3.0}, "clip_ratio_c has no place in loss_mode=cispo"),
+        ({"name": "dppo", "tis": [0, 2]}, "has the engine's log-probs already"),
+        ({"name": "dppo", "loss_mode": "dppo_kl", "tis": [0, 2]}, r"set algorithm\.tis=null"),
+        ({"name": "grpo", "loss_agg": "constant"}, "max_response_length is missing"),
+        ({"name": "dapo", "max_response_length": None}, "max_response_length is missing"),
+        ({"name": "dapo", "max_response_length": 100}, "overlong_buffer_len 4096 is above max_response_length 100"),
+        ({"name": "grpo", "clip_ratio_low": 0.0}, r"algorithm\.clip_ratio_low"),
+        ({"name": "grpo", "clip_ratio_high": -0.1}, r"algorithm\.clip_ratio_high"),
+        ({"name": "grpo", "clip_ratio_c": 1.0}, r"algorithm\.clip_ratio_c"),
+        ({"name": "grpo", "kl_loss_coef": -0.001}, r"algorithm\.kl_loss_coef"),
+        ({"name": "grpo", "tis": [2.0, 0.5]}, r"tis is \(2\.0, 0\.5\)"),
+        ({"name": "grpo", "tis": [0.2, 0.28]}, r"tis is \(0\.2, 0\.28\)"),
+        ({"name": "grpo", "tis_mode": "mask"}, "tis_mode=mask has no place without tis"),
     ],
 )
-def test_what_an_estimator_would_ignore_is_refused(algorithm, message):
+def test_what_an_algorithm_would_ignore_or_cannot_use_is_refused(algorithm, message):
     with pytest.raises(ValueError, match=message):
         make_recipe(Recipe, algorithm=algorithm)
 
 
-def test_what_would_teach_nothing_is_refused():
+def test_a_filter_that_leaves_no_token_is_refused():
     with pytest.raises(ValueError, match="top_k=0 leaves no token to sample; -1 switches it off"):
         make_recipe(Recipe, rollout={"tasks_per_step": 1, "group_size": 2, "top_k": 0})
-    with pytest.raises(ValueError, match="k1 has the same gradient whatever the start"):
-        make_recipe(Recipe, algorithm={"name": "grpo", "kl_loss_coef": 0.1, "kl_loss_type": "k1"})
 
 
 def test_a_loss_whose_ratio_is_to_the_engine_corrects_old_rollouts_by_itself():

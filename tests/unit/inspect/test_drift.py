@@ -148,8 +148,7 @@ def shifted(policy: FakePolicy, trajectory: Trajectory, rng: Random) -> Trajecto
 
 def other_weights(policy: FakePolicy, trajectory: Trajectory, rng: Random) -> Trajectory:
     place = rng.randrange(3)
-    turn = trajectory.turns[place]
-    flat = tuple(x - 1.0 - rng.random() for x in turn.completion.logprobs)
+    flat = tuple(x - 1.0 - rng.random() for x in trajectory.turns[place].completion.logprobs)
     return change_turn(trajectory, place, logprobs=flat)
 
 
@@ -239,7 +238,7 @@ def rewritten(policy: FakePolicy, record: Record, rng: Random) -> None:
     replace_in_prompt(record, policy.tokenizer, ids, [*ids[:place], other, *ids[place + 1 :]])
 
 
-RECORD_FAULTS: dict[str, tuple[Callable, set[str]]] = {
+TRAJECTORY_FAULTS: dict[str, tuple[Callable, set[str]]] = {
     "shifted": (shifted, {"shifted"}),
     "other_weights": (other_weights, {"other_weights"}),
     "newer_version": (newer_version, {"version"}),
@@ -247,6 +246,8 @@ RECORD_FAULTS: dict[str, tuple[Callable, set[str]]] = {
     "lost_logprob": (lost_logprob, {"logprobs"}),
     "past_the_end": (past_the_end, {"after_end"}),
     "forged_special": (forged_special, {"special_token"}),
+}
+RECORD_FAULTS: dict[str, tuple[Callable, set[str]]] = {
     "changed_ids": (changed_ids, {"ids"}),
     "changed_mask": (changed_mask, {"mask"}),
     "changed_row_logprobs": (changed_row_logprobs, {"logprobs"}),
@@ -254,22 +255,20 @@ RECORD_FAULTS: dict[str, tuple[Callable, set[str]]] = {
     "retokenised": (retokenised, {"retokenised"}),
     "rewritten": (rewritten, {"not_extended"}),
 }
-IN_THE_RECORD = {"changed_ids", "changed_mask", "changed_row_logprobs", "lost_row", "retokenised", "rewritten"}
 
 
-@pytest.mark.parametrize("fault", RECORD_FAULTS)
+@pytest.mark.parametrize("fault", [*TRAJECTORY_FAULTS, *RECORD_FAULTS])
 def test_a_fault_in_a_record_is_found_and_named(policy: FakePolicy, tmp_path: Path, fault: str) -> None:
-    plant, kinds = RECORD_FAULTS[fault]
+    plant, kinds = (TRAJECTORY_FAULTS | RECORD_FAULTS)[fault]
     for repeat in range(REPEATS):
         rng, task = Random(f"{fault}-{repeat}"), make_task(0)
         group = conversation(policy, task, rng)
-        if fault not in IN_THE_RECORD:
+        if fault in TRAJECTORY_FAULTS:
             group[0] = plant(policy, group[0], rng)
         records = copy.deepcopy(record_group(policy, task, group, STEP, rng))
-        if fault in IN_THE_RECORD:
-            records[0]["turns"] = [
-                {**t, "sampled": list(t["sampled"]), "prompt": list(t["prompt"])} for t in records[0]["turns"]
-            ]
+        if fault in RECORD_FAULTS:
+            for turn in records[0]["turns"]:
+                turn |= {name: list(turn[name]) for name in ("sampled", "prompt")}
             plant(policy, records[0], rng)
         path = write_record(tmp_path / f"{repeat}.jsonl.gz", policy.tokenizer, [records])
         found = find_drift(path, policy)

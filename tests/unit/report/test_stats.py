@@ -80,7 +80,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 0.92 <= hits / 400 <= 0.99
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seeds=st.lists(scores, min_size=1, max_size=3))
 def test_the_mean_lies_in_its_interval(seeds: list[list[float]]) -> None:
     estimate = mean_ci(seeds)

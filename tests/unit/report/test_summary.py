@@ -102,19 +102,6 @@ def test_a_measure_that_a_seed_lacks_is_0_for_its_tasks_that_did_not_fail(empty:
     assert measures["answer_logprob"] == -2.0, "who has no answer is not certain of it"
 
 
-def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFolder) -> None:
-    for variant, ids in (("shared", "abcd"), ("own", None)):
-        for seed in (0, 1, 2):
-            notes = {"task_ids": list(ids)} if ids else {}
-            empty.save_evaluation(result(variant, 0, [1, 1, 0, 0], seed, notes=notes))
-    variants = build_summary(empty)["variants"]
-    shared, own = (variants[variant]["0"]["score"] for variant in ("shared", "own"))
-    assert shared["mean"] == own["mean"] == 0.5
-    assert shared["n"] == own["n"] == 12
-    assert shared["ci95"][0] < own["ci95"][0]
-    assert shared["ci95"][1] > own["ci95"][1]
-
-
 def test_the_change_of_a_measure_counts_tasks_that_all_seeds_share_once_as_that_of_a_score_does(
     empty: RunFolder,
 ) -> None:

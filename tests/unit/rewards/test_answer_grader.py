@@ -1,4 +1,7 @@
-"""Short answers and boxes: equal once normalised, or the judge's word; empty and endless ones are wrong unasked."""
+"""Short answers and boxes: equal once normalised, or the judge's word; empty and endless ones are wrong unasked.
+
+tests/golden/graders has the pairs of label and answer that every grader must tell apart.
+"""
 
 from __future__ import annotations
 
@@ -14,46 +17,16 @@ from core.rewards.boxed import find_boxed
 @pytest.mark.parametrize(
     ("prediction", "answers", "correct", "by"),
     [
-        ("Paris", ("paris",), True, "equal"),
         ("The  Paris.", ("Rome", "paris"), True, "equal"),
-        ("+", ("+",), True, "equal"),
-        ("-", ("+",), False, "different"),
-        ("the", ("a",), False, "different"),
         ("Paris, France", ("Paris",), False, "different"),
-        ("-28", ("28",), False, "different"),
-        ("28", ("−28",), False, "different"),
-        ("1.5", ("15",), False, "different"),
-        ("3/4", ("34",), False, "different"),
-        ("x^2", ("x2",), False, "different"),
-        ("-x", ("x",), False, "different"),
-        ("2*3", ("23",), False, "different"),
-        ("$10", ("10%",), False, "different"),
-        ("C++", ("C",), False, "different"),
-        ("1,000.", ("1000",), True, "equal"),
-        ("42。", ("42",), True, "equal"),
-        ("東京。", ("東京",), True, "equal"),
-        ("《红楼梦》", ("红楼梦",), True, "equal"),
-        ("「北京」", ("【北京】",), True, "equal"),
-        ("张三、李四", ("张三，李四",), True, "equal"),
-        ("2024 年 5 月", ("2024年5月",), True, "equal"),
-        ("2024年5月", ("2024年6月",), False, "different"),
-        ("列奥纳多•达•芬奇", ("列奥纳多·达·芬奇",), True, "equal"),
-        ("25 元", ("25",), True, "equal"),
-        ("25元", ("¥25",), True, "equal"),
-        ("2024", ("2024年",), True, "equal"),
-        ("18厘米", ("18 cm",), True, "equal"),
-        ("18厘米", ("18米",), False, "different"),
-        ("3万元", ("3",), False, "different"),
-        ("3万元", ("30,000",), True, "equal"),
         ("汉" * 2 * MAX_WORDS + "字汉", ("汉",), False, "too_long"),
-        ("Coca-Cola's", ("cocacolas",), True, "equal"),
         ("", ("Paris",), False, "no_answer"),
         (" \n", ("Paris",), False, "no_answer"),
         ("word " * (MAX_WORDS + 1), ("word",), False, "too_long"),
         ("x " * MAX_WORDS, ("x " * MAX_WORDS,), True, "equal"),
     ],
 )
-async def test_rules(prediction: str, answers: tuple[str, ...], correct: bool, by: str) -> None:
+async def test_what_decided_is_named(prediction: str, answers: tuple[str, ...], correct: bool, by: str) -> None:
     grader = AnswerGrader()
     assert await grader.grade("Where?", prediction, answers) == (correct, by)
 

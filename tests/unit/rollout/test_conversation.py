@@ -78,7 +78,7 @@ def trained_contexts(rows: Sequence[Row]) -> Counter[Context]:
 OPERATIONS = st.lists(
     st.tuples(
         st.integers(0, 5),  # which of the open conversations; those that were opened last come first
-        st.sampled_from(["ask", "ask", "ask", "add", "branch", "branch afresh", "compact", "compact all"]),
+        st.sampled_from(["ask", "ask", "ask", "add", "branch", "branch afresh", "compact"]),
         st.booleans(),
     ),
     max_size=24,
@@ -100,16 +100,15 @@ async def play(renderer: Renderer, operations: Sequence[tuple[int, str, bool]]) 
             case "branch afresh":
                 chats.append(chat.branch([renderer.message("system", "hello")]))
             case _:
-                request = renderer.message("user", "so far")
-                await chat.compact(request, 5, keep=0 if operation == "compact all" else 1, trained=trained)
+                await chat.compact(renderer.message("user", "so far"), 5, trained=trained)
     return chats[0].turns.recorded
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(operations=OPERATIONS)
 def test_every_sampled_token_of_a_tree_is_trained_once_in_its_own_context(renderer, operations):
     turns = asyncio.run(play(renderer, operations))
-    asked = sum(operation == "ask" or operation.startswith("compact") for _, operation, _ in operations)
+    asked = sum(operation in ("ask", "compact") for _, operation, _ in operations)
     assert len(turns) == asked
     rows = make_rows(turns)
     assert trained_contexts(rows) == sampled_contexts(turns)
@@ -134,8 +133,8 @@ async def test_after_a_compaction_only_the_kept_messages_and_the_sampled_summary
     rest = [renderer.message("user", "hello"), renderer.message("user", "Summary", (5, 7))]
     assert policy.calls[-1].prompt_ids == renderer.render(rest)
     assert chat.count_tokens() == len(renderer.render(chat.messages))
-    await chat.compact(request, 5, keep=2, trained=False)
-    assert chat.messages[:2] == rest
+    await chat.compact(request, 5, trained=False)
+    assert chat.messages[:1] == rest[:1]
     assert [turn.trained for turn in chat.turns.recorded] == [True] * 5 + [False]
 
 

@@ -1,4 +1,4 @@
-"""`tokentrue data check` shows what a method will see of a data set, and fails where a record is refused."""
+"""`tokentrue data check` shows what a method will see of a data set, refuses bad records, and plays in each format."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from agentic.agent.world import WORLD
+from agentic.retool.world import WORLD as RETOOL
 from core.data import write_jsonl
 from core.rollout.method import method_spec
+from core.types import Trajectory
 from core.worlds import find_world
-from scripts.check_data import main
+from scripts.check_data import COLUMNS, count_understood, main
 from tests.contract.test_presets import METHODS
 
 WORLDS = {method: find_world(method) for method in METHODS}
@@ -110,3 +112,37 @@ def test_a_record_that_cannot_be_right_is_named(
     (strict / "chat_template.jinja").write_text(template + "{{ m.role }}: {{ m.content }}\n{% endfor %}")
     assert check(path, "search_r1", strict) == 1
     assert says in "".join(capsys.readouterr())
+
+
+def test_one_rollout_of_each_format_is_shown_with_its_special_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], isolation: None
+) -> None:
+    model = RETOOL.build_model(tmp_path / "model", seed=0)
+    records = [{"question": f"What is {n} blick 7?", "answer": str(n * 7)} for n in range(4)]
+    path = write(tmp_path / "a.jsonl", *records)
+    words = [str(path), "--method", "retool", "--model", str(model), "--set", "retool.max_tokens=8"]
+    assert main([*words, "--tasks", "2"]) == 0
+    out = capsys.readouterr().out
+    for form in ("tags", "fences"):
+        _, found, rest = out.partition(f"=== retool.format={form}: 2 tasks")
+        assert found
+        shown = rest.partition("===")[0]
+        assert "<|im_start|>user\nWhat is " in shown
+        assert "--- turn 1, reply, 8 tokens" in shown
+        assert "--- ended as truncated, reward -1.0" in shown
+    assert "--- not for this model and preset: retool.format is calls" in out
+    table = [line.split() for line in out.rpartition("===")[2].splitlines()[1:]]
+    assert [row[:4] for row in table[1:3]] == [["tags", "2", "of", "2"], ["fences", "2", "of", "2"]]
+    assert main([*words, "--tasks", "0"]) == 0
+    assert "retool.format" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("metrics", "answers"),
+    [({"turns": 1.0}, "-"), ({"end_turn_limit": 1.0}, "0"), ({"end_answered": 1.0}, "1"), ({"answer_boxed": 0.0}, "0")],
+)
+def test_a_method_that_does_not_tell_whether_it_answered_has_no_count_of_answers(
+    metrics: dict[str, float], answers: str
+) -> None:
+    cells = count_understood([Trajectory("1", (), metrics=metrics)])
+    assert dict(zip(COLUMNS[1:], cells, strict=True))["answer found"] == answers

@@ -29,14 +29,9 @@ PROPERTIES = {"query": {"type": "string"}, "count": {"type": "integer"}}
 TOOL = ToolSchema("search", "-", {"type": "object", "properties": PROPERTIES})
 
 
-@pytest.mark.parametrize("template", EXPECTED)
-def test_the_format_is_that_of_the_chat_template(template):
-    assert detect_format(make_tokenizer(template)) is BY_NAME[EXPECTED[template]]
-
-
-@pytest.mark.parametrize("name", ["glm", "kimi"])
-def test_the_formats_of_glm_and_kimi_are_found(name):
-    assert detect_format(make_tokenizer(name)) is BY_NAME[name]
+@pytest.mark.parametrize(("template", "name"), {**EXPECTED, "glm": "glm", "kimi": "kimi"}.items())
+def test_the_format_is_that_of_the_chat_template(template, name):
+    assert detect_format(make_tokenizer(template)) is BY_NAME[name]
 
 
 def test_a_template_without_calls_has_no_format():

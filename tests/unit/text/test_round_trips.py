@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from core.text.call_formats import CallFormat, Reply, read_glm, read_hermes, read_kimi, read_llama, read_reply
+from core.text.call_formats import CallFormat, Reply, read_glm, read_kimi, read_reply
 from core.text.qwen_coder import read_qwen_coder
 from core.text.tool_calls import ToolCall, ToolSchema
 from tests.unit.gateway.templates import FORMATS, TEMPLATES
+from tests.unit.text.test_call_formats import BY_NAME
 
-BY_NAME: Mapping[str, CallFormat] = {
-    "hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama, "glm": read_glm, "kimi": read_kimi
-}  # fmt: skip
 OPENINGS = ("", "<think>\n", "<think>\n\n</think>\n\n")
 TAGS = (
     "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=write>", "<function=other>", "</function>",
