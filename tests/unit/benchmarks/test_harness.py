@@ -25,7 +25,7 @@ from benchmarks.harness.models import EvalModels, check_server, is_other_model, 
 from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes, is_saved
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell, pool_results
 from benchmarks.harness.samples import SampleLog, Samples, drop_failed_samples, flat, session_seconds
-from benchmarks.harness.statistics import group_means, group_repeats, paired_difference, pass_at, pass_hat
+from benchmarks.harness.statistics import group_means, paired_difference, pass_at, pass_hat
 from benchmarks.heldout.evaluate import make_parser as heldout
 from benchmarks.ruler.evaluate import make_parser as ruler
 from benchmarks.tau2.evaluate import make_parser as tau2
@@ -337,15 +337,6 @@ def test_pass_at_and_pass_hat_are_shares_of_draws(right: list[bool], data: st.Da
 
 def test_pass_at_keeps_its_precision() -> None:
     assert (pass_at(64, 1, 1), pass_at(64, 1, 64), pass_at(64, 0, 64)) == (1 / 64, 1.0, 0.0)
-
-
-def test_repeats_that_are_missing_or_there_twice_are_refused() -> None:
-    samples = [("a", 1, "y"), ("a", 0, "x"), ("b", 0, "z"), ("b", 1, "w")]
-    assert group_repeats(samples) == ({"a": ["x", "y"], "b": ["z", "w"]}, 2)
-    with pytest.raises(ValueError, match="same samples"):
-        group_repeats([("a", 0, 1), ("a", 1, 1), ("b", 0, 1)])
-    with pytest.raises(ValueError, match="twice"):
-        group_repeats([("a", 0, 1), ("a", 0, 1)])
 
 
 def test_differences_are_paired_over_the_tasks_that_both_have() -> None:
