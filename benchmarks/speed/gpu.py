@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from benchmarks.speed.measure import describe_environment
-from benchmarks.speed.workload import draw_prompt
+from benchmarks.speed.workload import draw_prompt, make_rows
 from core.config import OptimizerSection
 from core.engine import CausalLM, Engine, ModelConfig, footprint, weights
 from core.options import make_command_parser
 from core.report.table import markdown
 from core.runs.files import write_json
 from core.train import Trainer
-from core.types import Row, Sampling
+from core.types import Sampling
 
 QWEN3_06B: Mapping[str, Any] = {
     "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
@@ -137,10 +137,7 @@ def measure_training(model: CausalLM, limits: Result, tokens: int, length: int, 
     """Time a GRPO step on `tokens` tokens in one pack: rows of `length` that share nothing."""
     rng = random.Random(0)
     new = length // 4
-    rows = [
-        Row(draw_prompt(rng, model.config.vocab_size, length + 1), (1,) * new, (-10.0,) * new, number % 2 - 0.5, number)
-        for number in range(tokens // length)
-    ]
+    rows = make_rows(rng, model.config.vocab_size, tokens, length, new)
     optimizer = OptimizerSection(lr=1e-6, max_tokens_per_pack=tokens, bf16_autocast=False)
     trainer = Trainer(model, optimizer, compiled=model.compiled)
     seconds = time_call(lambda: trainer.grpo_step(rows), model.device, repeats)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from pydantic import PositiveInt
 
+from benchmarks.speed.workload import draw_prompt, make_rows
 from core.config import Recipe
 from core.engine import Engine, weights
 from core.options import argparse_type
@@ -24,7 +25,7 @@ from core.report.table import markdown
 from core.rollout.method import method_spec
 from core.train import make_trainer
 from core.train.memory import PHASES, plan_host_memory, plan_memory
-from core.types import Row, Sampling
+from core.types import Sampling
 
 CONTEXT = 512
 
@@ -108,33 +109,23 @@ def measure(recipe: Recipe) -> dict[str, int]:
         max_prefill_tokens=recipe.inference.max_prefill_tokens,
     )
     rng = random.Random(0)
-    trainer.grpo_step(make_rows(rng, model.config.vocab_size, CONTEXT))  # from now on the moments exist
+    vocab = model.config.vocab_size
+    trainer.grpo_step(make_rows(rng, vocab, CONTEXT, CONTEXT, CONTEXT))  # from now on the moments exist
     peaks = {}
     _forget_peak(model.device)
     # A page is resident once it is written; a rollout of real size would write all of them.
     engine.cache.kv.zero_()
-    count, vocab = recipe.inference.max_prefill_tokens // CONTEXT, model.config.vocab_size
-    prompts = [[rng.randrange(vocab) for _ in range(CONTEXT - 4)] for _ in range(count)]
-    engine.generate(prompts, Sampling(max_new_tokens=4))
+    count = recipe.inference.max_prefill_tokens // CONTEXT
+    engine.generate([draw_prompt(rng, vocab, CONTEXT - 4) for _ in range(count)], Sampling(max_new_tokens=4))
     peaks["rollout"] = _read_peak(model.device)
     engine.release_cache()
     _forget_peak(model.device)
     # Two packs: when the second begins, the gradients of the first are there.
-    trainer.grpo_step(make_rows(rng, model.config.vocab_size, 2 * recipe.optimizer.max_tokens_per_pack))
+    trainer.grpo_step(make_rows(rng, vocab, 2 * recipe.optimizer.max_tokens_per_pack, CONTEXT, CONTEXT))
     peaks["update"] = _read_peak(model.device)
     if model.device.type == "cuda":
         peaks["machine"] = _read_peak(torch.device("cpu"))
     return peaks
-
-
-def make_rows(rng: random.Random, vocab_size: int, tokens: int) -> list[Row]:
-    """Make rows of `tokens` tokens together, all but their first ones trained, that share nothing."""
-    rows = []
-    for rollout in range(tokens // CONTEXT):
-        # The last token of a row is only predicted, so a row takes one place less in the pack.
-        ids = tuple(rng.randrange(vocab_size) for _ in range(CONTEXT + 1))
-        rows.append(Row(ids, (1,) * CONTEXT, (-10.0,) * CONTEXT, float(rollout % 2) - 0.5, rollout_id=rollout))
-    return rows
 
 
 def _forget_peak(device: torch.device) -> None:

@@ -41,16 +41,13 @@ def test_every_side_returns_the_requested_tokens_and_exact_logprobs(side, folder
     samples = generate(REQUESTS)
     assert [s.prompt_ids for s in samples] == [r.prompt_ids for r in REQUESTS]
     assert [len(s.token_ids) for s in samples] == [r.max_new_tokens for r in REQUESTS]
-    error = max_logprob_error(hf, samples)
-    assert error is not None
-    assert error <= TOLERANCE["float32"]
+    assert max_logprob_error(hf, samples) <= TOLERANCE["float32"]
 
 
-def test_wrong_or_missing_logprobs_are_noticed(folder, hf):
+def test_wrong_logprobs_are_noticed(folder, hf):
     samples = EmbeddedSide(weights.load(folder), len(REQUESTS), 64).generate(REQUESTS)
     shifted = replace(samples[0], logprobs=tuple(value - 1e-3 for value in samples[0].logprobs))
     assert max_logprob_error(hf, [shifted, *samples[1:]]) == pytest.approx(1e-3, rel=0.05)
-    assert max_logprob_error(hf, [replace(samples[0], logprobs=()), *samples[1:]]) is None
 
 
 def test_the_command_names_its_file_by_the_dtype_and_refuses_what_is_no_regime(monkeypatch, tmp_path):
