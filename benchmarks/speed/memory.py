@@ -6,11 +6,10 @@ Every shape runs in a fresh process: a rollout with a full KV cache, then a GRPO
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,18 +61,12 @@ SHAPES = (Shape(2560, False, 8192), Shape(1536, True, 65536), Shape(4096, True, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    options = make_parser().parse_args(words)
-    if options.shape:
-        shape = Shape(*json.loads(options.shape))
-        print(json.dumps(measure(shape.recipe(options))))
-        return 0
+    options = make_parser().parse_args(arguments)
     rows = []
     for shape in SHAPES:
-        command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape), *words]
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        measured = json.loads(printed.splitlines()[-1])
         recipe = shape.recipe(options)
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+            measured = fresh.submit(measure, recipe).result()
         config, kind = weights.load_config(options.model), weights.find_device(options.device).type
         plan = plan_memory(recipe, config, kind)
         print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
@@ -151,9 +144,4 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
     parser.add_argument("--cpu-offload", action="store_true", help="set optimizer.cpu_offload")
     parser.add_argument("--lora", type=argparse_type(PositiveInt), metavar="RANK", help="train adapters of this rank")
-    parser.add_argument("--shape", help=argparse.SUPPRESS)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
