@@ -140,6 +140,9 @@ def measure_training(model: CausalLM, limits: Result, tokens: int, length: int, 
     rows = make_rows(rng, model.config.vocab_size, tokens, length, new)
     optimizer = OptimizerSection(lr=1e-6, max_tokens_per_pack=tokens, bf16_autocast=False)
     trainer = Trainer(model, optimizer, compiled=model.compiled)
+    on_gpu = model.device.type == "cuda"
+    if on_gpu:  # the parts before had peaks of their own
+        torch.cuda.reset_peak_memory_stats(model.device)
     seconds = time_call(lambda: trainer.grpo_step(rows), model.device, repeats)
     config = model.config
     # A query sees half of the row on average; scores and values are two products, forward once and backward twice.
@@ -147,7 +150,7 @@ def measure_training(model: CausalLM, limits: Result, tokens: int, length: int, 
     # The last layer and the head run on the trained positions alone; this counts the head so, and the layer whole.
     head = config.vocab_size * config.hidden_size
     operations = tokens * (6 * (count_weights(model) - head) + attention) + 6 * head * new * len(rows)
-    peak = torch.cuda.max_memory_allocated(model.device) if model.device.type == "cuda" else None
+    peak = torch.cuda.max_memory_allocated(model.device) if on_gpu else None
     return {
         "tokens": tokens,
         "seconds": seconds,
