@@ -21,7 +21,6 @@ from core.types import Sampling
 
 RELEASED, SLIME, SINGLE = "agentflow released", "slime-agentic", "single call"
 RELEASED_MODELS = {
-    "policy": "the planner",
     "fixed": "Qwen2.5-7B-Instruct",
     "executor": "Qwen2.5-7B-Instruct",
     "verifier": "Qwen2.5-7B-Instruct",
@@ -55,7 +54,7 @@ def protocol(variant: str, preset: str) -> Protocol:
     settings = agent_settings(recipe, recipe.agentflow.planner.next_step.max_tokens, sampling, 1 if slime else 3)
     if slime:
         return Protocol(SLIME, settings, _ESSENTIAL)
-    models = {f"model of {role}": model for role, model in RELEASED_MODELS.items() if role != "policy"}
+    models = {f"model of {role}": model for role, model in RELEASED_MODELS.items()}
     tools = {f"tool {name}": tool for name, tool in RELEASED_TOOLS.items()}
     other = {
         "step without a tool": "kept without the reason, then verified",

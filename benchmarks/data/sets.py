@@ -36,6 +36,7 @@ from core.types import Task
 
 Record = Mapping[str, Any]
 Located = tuple[SourceLocation, Record]
+Paragraphs = list[tuple[str, list[str]]]
 Convert = Callable[[str, Iterable[Located], "Counter[str]"], Iterator[Task]]
 """Converts the records of a split, whose name begins the ids of tasks without one; the counter tells what it drops."""
 
@@ -159,7 +160,8 @@ def convert_questions(prefix: str, records: Iterable[Located], told: Counter[str
 def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
     """Convert questions over paragraphs. `metadata.needles` are their supporting sentences, behind the titles."""
     for number, (location, record) in enumerate(records):
-        paragraphs, gold = _read_paragraphs(location, record)
+        paragraphs = read_paragraphs(location, record)
+        gold = _find_gold(record, paragraphs)
         if not gold or None in gold or False in (record.get("answerable"), record.get("gold_present")):
             told["left out: a question without its gold paragraphs, which cannot be answered"] += 1
             continue
@@ -183,32 +185,39 @@ def join_sentences(sentences: Iterable[str]) -> str:
     return " ".join(sentence.strip() for sentence in sentences)
 
 
-def _read_paragraphs(
-    location: SourceLocation, record: Record
-) -> tuple[list[tuple[str, list[str]]], dict[int | None, list[int]]]:
-    """Return (title, sentences) of all paragraphs, and the gold ones: place -> sentences; None is one that is absent.
-
-    HotpotQA's JSON has pairs and the hub's has columns. MuSiQue marks whole paragraphs; two may have one title.
-    """
+def read_paragraphs(location: SourceLocation, record: Record) -> Paragraphs:
+    """Return (title, sentences) of all paragraphs. HotpotQA's JSON has pairs, the hub's columns, MuSiQue a list."""
+    if listed := record.get("paragraphs"):
+        return [(each["title"], each.get("sentences") or [each["paragraph_text"]]) for each in listed]
     context: Any = record.get("context")
-    facts = record.get("supporting_facts") or record.get("supporting") or []
+    if isinstance(context, Mapping) and {"title", "sentences"} <= context.keys():
+        return list(zip(context["title"], context["sentences"], strict=True))
+    if isinstance(context, list) and context and all(isinstance(pair, list) and len(pair) == 2 for pair in context):
+        return [(title, sentences) for title, sentences in context]
+    raise location.error("context", "has no paragraphs", "use the files with paragraphs (HotpotQA: distractor)")
+
+
+def read_facts(record: Record) -> dict[str, list[int]]:
+    """Return the numbers of the supporting sentences, by the titles of their paragraphs."""
+    facts: Any = record.get("supporting_facts") or record.get("supporting") or ()
     if isinstance(facts, Mapping):
-        facts = list(zip(facts["title"], facts["sent_id"], strict=True))
-    if isinstance(context, Mapping):
-        context = list(zip(context["title"], context["sentences"], strict=True))
-    listed = record.get("paragraphs") or []
-    if not context and not listed:
-        raise location.error("context", "has no paragraphs", "use the files with paragraphs (HotpotQA: distractor)")
-    paragraphs = [(each["title"], each.get("sentences") or [each["paragraph_text"]]) for each in listed]
-    paragraphs = paragraphs or [(title, sentences) for title, sentences in context]
-    marked = [place for place, each in enumerate(listed) if each.get("is_supporting")]
-    marked = marked or [step["paragraph_support_idx"] for step in record.get("decomposition") or ()]
-    if marked:
-        return paragraphs, {place: [0] for place in marked}
-    places, gold = {title: place for place, (title, _) in enumerate(paragraphs)}, dict[int | None, list[int]]()
-    for title, sentence in facts:
-        gold.setdefault(places.get(title), []).append(sentence)
-    return paragraphs, gold
+        facts = zip(facts["title"], facts["sent_id"], strict=True)
+    found: dict[str, list[int]] = {}
+    for title, number in facts:
+        found.setdefault(title, []).append(number)
+    return found
+
+
+def _find_gold(record: Record, paragraphs: Paragraphs) -> dict[int | None, list[int]]:
+    """Map the places of the gold paragraphs to their sentences; None stands for any that is absent.
+
+    MuSiQue marks whole paragraphs; two may have one title.
+    """
+    marked = [place for place, each in enumerate(record.get("paragraphs") or ()) if each.get("is_supporting")]
+    if marked := marked or [step["paragraph_support_idx"] for step in record.get("decomposition") or ()]:
+        return {place: [0] for place in marked}
+    places = {title: place for place, (title, _) in enumerate(paragraphs)}
+    return {places.get(title): numbers for title, numbers in read_facts(record).items()}
 
 
 ROUTELLM_BROKEN = "mmlu_high_school_mathematics"

@@ -23,7 +23,7 @@ from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
 from benchmarks.harness.samples import drop_failed_samples
 from core.config import Recipe
 from core.engine import flush_subnormals
-from core.options import Share, argparse_type
+from core.options import Share, argparse_type, show_errors
 from core.policy.server_process import Backend, serve
 from core.policy.servers import VLLM
 from core.report import print_summary, write_report
@@ -113,30 +113,26 @@ class Evaluator(Generic[Plan]):
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run the command and return its exit status."""
-        return self._run(self.make_parser().parse_args(arguments))
+        return show_errors(*self.errors)(self._run)(self.make_parser().parse_args(arguments))
 
     @flush_subnormals()
     def _run(self, options: argparse.Namespace) -> int:
-        try:
-            check_model_options(options)
-            plan = self.prepare(options)
-            if threads := options.threads or plan.models.recipe.inference.threads:
-                torch.set_num_threads(threads)
-            # Commands with --run evaluate variants of one run at the same time; the others write common tables.
-            lock = nullcontext() if "run" in options else plan.folder.lock()
-            with lock, start_server(options, plan.models, plan.folder):
-                plan.models.warn_of_other_models()
-                if options.retry_failed:
-                    drop_failed_samples(plan.folder, plan.cells)
-                with plan.folder.record_time("evaluation"):
-                    text = asyncio.run(self.evaluate(plan))
-                try:
-                    summary = write_report(plan.folder)
-                except ValueError as error:
-                    raise EvaluationError(f"the results are saved, the report is not: {error}") from error
-        except self.errors as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
+        check_model_options(options)
+        plan = self.prepare(options)
+        if threads := options.threads or plan.models.recipe.inference.threads:
+            torch.set_num_threads(threads)
+        # Commands with --run evaluate variants of one run at the same time; the others write common tables.
+        lock = nullcontext() if "run" in options else plan.folder.lock()
+        with lock, start_server(options, plan.models, plan.folder):
+            plan.models.warn_of_other_models()
+            if options.retry_failed:
+                drop_failed_samples(plan.folder, plan.cells)
+            with plan.folder.record_time("evaluation"):
+                text = asyncio.run(self.evaluate(plan))
+            try:
+                summary = write_report(plan.folder)
+            except ValueError as error:
+                raise EvaluationError(f"the results are saved, the report is not: {error}") from error
         if text is None:
             print_summary(summary)
             text = f"report: {plan.folder.path / 'report.html'}"

@@ -179,14 +179,15 @@ def drop_failed_samples(folder: RunFolder, cells: Iterable[EvalCell]) -> None:
         log.close()
 
 
-def read_samples(folder: RunFolder, result: EvalResult, repeats: int | None = None) -> list[Sample]:
+def read_samples(folder: RunFolder, result: EvalResult, repeats: int | None = None) -> list[list[Sample]]:
     """Return the samples behind a saved result of repeated samples, task by task; `repeats` takes fewer of them."""
     path = samples_path(folder, file_name(result.variant, result.data, result.length, result.seed))
-    order = {task_id: place for place, task_id in enumerate(result.notes["task_ids"])}
+    by_task: dict[str, list[Sample]] = {task_id: [] for task_id in result.notes["task_ids"]}
     count = repeats or result.notes["repeats"]
-    samples = map(Sample.read, read_rollouts(path))
-    chosen = (sample for sample in samples if sample.task_id in order and sample.repeat < count)
-    return sorted(chosen, key=lambda sample: (order[sample.task_id], sample.repeat))
+    for sample in map(Sample.read, read_rollouts(path)):
+        if sample.task_id in by_task and sample.repeat < count:
+            by_task[sample.task_id].append(sample)
+    return [sorted(of_task, key=lambda sample: sample.repeat) for of_task in by_task.values()]
 
 
 def flat(samples: Samples) -> list[Sample]:

@@ -6,33 +6,10 @@ Intervals are those of core/report/stats.py over tasks. They say nothing about a
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from core.report.stats import Estimate, difference_ci, mean_ci
 from core.runs.evaluation import EvalResult
-
-Key = TypeVar("Key", bound=Hashable)
-Sample = TypeVar("Sample")
-
-
-def group_repeats(samples: Iterable[tuple[Key, int, Sample]]) -> tuple[dict[Key, list[Sample]], int]:
-    """Group (task, repeat, sample) by task, in order of the repeats; also return the number of repeats.
-
-    Raises:
-        ValueError: the tasks do not all have the same repeats, or one is there twice.
-    """
-    by_task: dict[Key, dict[int, Sample]] = {}
-    for task, repeat, sample in samples:
-        of_task = by_task.setdefault(task, {})
-        if repeat in of_task:
-            raise ValueError(f"sample {repeat} of {task} is there twice")
-        of_task[repeat] = sample
-    repeats = {tuple(sorted(of_task)) for of_task in by_task.values()}
-    if len(repeats) != 1:
-        raise ValueError("every task needs the same samples")
-    (common,) = repeats
-    return {task: [of_task[repeat] for repeat in common] for task, of_task in by_task.items()}, len(common)
 
 
 def pass_at(n: int, c: int, j: int) -> float:

@@ -71,12 +71,9 @@ class ReadingPlan(Section):
 
 @show_errors(DataError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    plan = ReadingPlan.model_validate(
-        yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"))
-    )
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.readers", description=(__doc__ or "").partition("\n")[0]
-    )
+    plan = read_plan()
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readers", description=about)
     parser.add_argument("--readers", nargs="+", choices=plan.readers, default=list(plan.readers))
     parser.add_argument("--out", type=Path, default=Path("runs/readers"), help="folder of the runs (%(default)s)")
     options = parser.parse_args(arguments)
@@ -89,6 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_text(options.out / "table.md", text)
     print(text)
     return 0
+
+
+def read_plan() -> ReadingPlan:
+    text = Path(__file__).with_name("table.yaml").read_text(encoding="utf-8")
+    return ReadingPlan.model_validate(yaml.safe_load(text))
 
 
 def write_world(plan: ReadingPlan, out: Path) -> None:

@@ -1,8 +1,7 @@
 """Makes questions over documents: RULER-HQA of HotpotQA (MemAgent, arXiv 2507.02259), and RULER's qa_1 of SQuAD 2.0.
 
-A question of HotpotQA has its ten paragraphs among many others. It is read from HotpotQA's own JSON (context as [title,
-sentences] pairs), the Hub's (context as {title, sentences}), or tasks that `tokentrue data download hotpotqa-tasks`
-wrote.
+A question of HotpotQA has its ten paragraphs among many others. It is read from HotpotQA's files (in any form that
+benchmarks/data/sets.py knows), or from tasks that `tokentrue data download hotpotqa-tasks` wrote.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data.sets import join_sentences
+from benchmarks.data.sets import join_sentences, read_facts, read_paragraphs
 from benchmarks.ruler.documents import DocumentQa, QaItem
 from benchmarks.ruler.haystack import Placement
 from benchmarks.ruler.sample import Metric
@@ -53,7 +52,7 @@ def read_pool(path: str | Path) -> set[str]:
     passages: set[str] = set()
     for place, record in read_records(path):
         if "context" in record:
-            passages.update(_document(title, sentences) for title, sentences in _paragraphs(record, place))
+            passages.update(_document(title, sentences) for title, sentences in read_paragraphs(place, record))
         elif isinstance(record.get("title"), str) and isinstance(record.get("text"), str):
             passages.add(_document(record["title"], [record["text"]]))
         else:
@@ -67,13 +66,7 @@ def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
     for name in ("question", "answer"):
         if not isinstance(record.get(name), str) or not record[name].strip():
             raise place.error(name, "must be a non-empty string", "use HotpotQA's distractor files")
-    paragraphs = _paragraphs(record, place)
-    facts = record.get("supporting_facts") or []
-    if isinstance(facts, Mapping):
-        facts = list(zip(facts["title"], facts["sent_id"], strict=True))
-    wanted: dict[str, list[int]] = {}
-    for title, number in facts:
-        wanted.setdefault(title, []).append(number)
+    paragraphs, wanted = read_paragraphs(place, record), read_facts(record)
     evidence = {}
     for title, sentences in paragraphs:
         if title in wanted:
@@ -108,17 +101,6 @@ def _task_item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
     except (KeyError, TypeError, IndexError) as error:
         problem = f"lacks paragraphs or needles ({error!r})"
         raise place.error("metadata", problem, "write it with `tokentrue data download hotpotqa-tasks`") from None
-
-
-def _paragraphs(record: Mapping[str, Any], place: SourceLocation) -> list[tuple[str, list[str]]]:
-    context = record.get("context")
-    if isinstance(context, Mapping) and {"title", "sentences"} <= context.keys():
-        return list(zip(context["title"], context["sentences"], strict=True))
-    if isinstance(context, list) and context and all(isinstance(pair, list) and len(pair) == 2 for pair in context):
-        return [(title, sentences) for title, sentences in context]
-    raise place.error(
-        "context", "is not HotpotQA's list of [title, sentences]", "use HotpotQA's distractor files (with paragraphs)"
-    )
 
 
 def _document(title: str, sentences: list[str]) -> str:

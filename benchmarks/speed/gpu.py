@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from benchmarks.speed.measure import describe_environment
-from benchmarks.speed.workload import draw_prompt
+from benchmarks.speed.workload import draw_prompt, make_rows
 from core.config import OptimizerSection
 from core.engine import CausalLM, Engine, ModelConfig, footprint, weights
 from core.options import make_command_parser
 from core.report.table import markdown
 from core.runs.files import write_json
 from core.train import Trainer
-from core.types import Row, Sampling
+from core.types import Sampling
 
 QWEN3_06B: Mapping[str, Any] = {
     "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
@@ -137,12 +137,12 @@ def measure_training(model: CausalLM, limits: Result, tokens: int, length: int, 
     """Time a GRPO step on `tokens` tokens in one pack: rows of `length` that share nothing."""
     rng = random.Random(0)
     new = length // 4
-    rows = [
-        Row(draw_prompt(rng, model.config.vocab_size, length + 1), (1,) * new, (-10.0,) * new, number % 2 - 0.5, number)
-        for number in range(tokens // length)
-    ]
+    rows = make_rows(rng, model.config.vocab_size, tokens, length, new)
     optimizer = OptimizerSection(lr=1e-6, max_tokens_per_pack=tokens, bf16_autocast=False)
     trainer = Trainer(model, optimizer, compiled=model.compiled)
+    on_gpu = model.device.type == "cuda"
+    if on_gpu:  # the parts before had peaks of their own
+        torch.cuda.reset_peak_memory_stats(model.device)
     seconds = time_call(lambda: trainer.grpo_step(rows), model.device, repeats)
     config = model.config
     # A query sees half of the row on average; scores and values are two products, forward once and backward twice.
@@ -150,7 +150,7 @@ def measure_training(model: CausalLM, limits: Result, tokens: int, length: int, 
     # The last layer and the head run on the trained positions alone; this counts the head so, and the layer whole.
     head = config.vocab_size * config.hidden_size
     operations = tokens * (6 * (count_weights(model) - head) + attention) + 6 * head * new * len(rows)
-    peak = torch.cuda.max_memory_allocated(model.device) if model.device.type == "cuda" else None
+    peak = torch.cuda.max_memory_allocated(model.device) if on_gpu else None
     return {
         "tokens": tokens,
         "seconds": seconds,

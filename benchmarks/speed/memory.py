@@ -6,17 +6,17 @@ Every shape runs in a fresh process: a rollout with a full KV cache, then a GRPO
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from pydantic import PositiveInt
 
+from benchmarks.speed.workload import draw_prompt, make_rows
 from core.config import Recipe
 from core.engine import Engine, weights
 from core.options import argparse_type
@@ -24,7 +24,7 @@ from core.report.table import markdown
 from core.rollout.method import method_spec
 from core.train import make_trainer
 from core.train.memory import PHASES, plan_host_memory, plan_memory
-from core.types import Row, Sampling
+from core.types import Sampling
 
 CONTEXT = 512
 
@@ -61,18 +61,12 @@ SHAPES = (Shape(2560, False, 8192), Shape(1536, True, 65536), Shape(4096, True, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    options = make_parser().parse_args(words)
-    if options.shape:
-        shape = Shape(*json.loads(options.shape))
-        print(json.dumps(measure(shape.recipe(options))))
-        return 0
+    options = make_parser().parse_args(arguments)
     rows = []
     for shape in SHAPES:
-        command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape), *words]
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        measured = json.loads(printed.splitlines()[-1])
         recipe = shape.recipe(options)
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+            measured = fresh.submit(measure, recipe).result()
         config, kind = weights.load_config(options.model), weights.find_device(options.device).type
         plan = plan_memory(recipe, config, kind)
         print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
@@ -108,33 +102,23 @@ def measure(recipe: Recipe) -> dict[str, int]:
         max_prefill_tokens=recipe.inference.max_prefill_tokens,
     )
     rng = random.Random(0)
-    trainer.grpo_step(make_rows(rng, model.config.vocab_size, CONTEXT))  # from now on the moments exist
+    vocab = model.config.vocab_size
+    trainer.grpo_step(make_rows(rng, vocab, CONTEXT, CONTEXT, CONTEXT))  # from now on the moments exist
     peaks = {}
     _forget_peak(model.device)
     # A page is resident once it is written; a rollout of real size would write all of them.
     engine.cache.kv.zero_()
-    count, vocab = recipe.inference.max_prefill_tokens // CONTEXT, model.config.vocab_size
-    prompts = [[rng.randrange(vocab) for _ in range(CONTEXT - 4)] for _ in range(count)]
-    engine.generate(prompts, Sampling(max_new_tokens=4))
+    count = recipe.inference.max_prefill_tokens // CONTEXT
+    engine.generate([draw_prompt(rng, vocab, CONTEXT - 4) for _ in range(count)], Sampling(max_new_tokens=4))
     peaks["rollout"] = _read_peak(model.device)
     engine.release_cache()
     _forget_peak(model.device)
     # Two packs: when the second begins, the gradients of the first are there.
-    trainer.grpo_step(make_rows(rng, model.config.vocab_size, 2 * recipe.optimizer.max_tokens_per_pack))
+    trainer.grpo_step(make_rows(rng, vocab, 2 * recipe.optimizer.max_tokens_per_pack, CONTEXT, CONTEXT))
     peaks["update"] = _read_peak(model.device)
     if model.device.type == "cuda":
         peaks["machine"] = _read_peak(torch.device("cpu"))
     return peaks
-
-
-def make_rows(rng: random.Random, vocab_size: int, tokens: int) -> list[Row]:
-    """Make rows of `tokens` tokens together, all but their first ones trained, that share nothing."""
-    rows = []
-    for rollout in range(tokens // CONTEXT):
-        # The last token of a row is only predicted, so a row takes one place less in the pack.
-        ids = tuple(rng.randrange(vocab_size) for _ in range(CONTEXT + 1))
-        rows.append(Row(ids, (1,) * CONTEXT, (-10.0,) * CONTEXT, float(rollout % 2) - 0.5, rollout_id=rollout))
-    return rows
 
 
 def _forget_peak(device: torch.device) -> None:
@@ -160,9 +144,4 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
     parser.add_argument("--cpu-offload", action="store_true", help="set optimizer.cpu_offload")
     parser.add_argument("--lora", type=argparse_type(PositiveInt), metavar="RANK", help="train adapters of this rank")
-    parser.add_argument("--shape", help=argparse.SUPPRESS)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

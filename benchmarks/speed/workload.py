@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core.types import Row
+
 SIZES: Mapping[str, Mapping[str, Any]] = {
     # The `tiny` preset of agentic/memagent.
     "tiny": {
@@ -35,7 +37,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationSample:
-    """Holds one sampled completion. `logprobs` is empty if the engine does not report them."""
+    """Holds one sampled completion."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -108,6 +110,17 @@ def make_section_requests(vocab_size: int, groups: int, rng: random.Random) -> l
 
 def draw_prompt(rng: random.Random, vocab_size: int, length: int) -> tuple[int, ...]:
     return tuple(rng.randrange(EOS + 1, vocab_size) for _ in range(length))
+
+
+def make_rows(rng: random.Random, vocab_size: int, tokens: int, length: int, trained: int) -> list[Row]:
+    """Make rows of `tokens` tokens together that share nothing; of the `length` of each the last `trained` are trained.
+
+    The last token of a row is only predicted, so a row of `length` + 1 ids takes `length` places in a pack.
+    """
+    return [
+        Row(draw_prompt(rng, vocab_size, length + 1), (1,) * trained, (-10.0,) * trained, number % 2 - 0.5, number)
+        for number in range(tokens // length)
+    ]
 
 
 def draw_length(rng: random.Random) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
@@ -59,8 +58,8 @@ class Evaluation:
     """Names a subcommand of `tokentrue evaluate`."""
     model: str
     """Names the evaluated model by its hub id."""
-    options: tuple[tuple[str, Any], ...]
-    """Pairs names of the evaluator's options with their values; a list is a tuple."""
+    options: str
+    """Holds the evaluator's other options, but for the addresses of servers."""
     models: tuple[str, ...]
     """Names the models that must be served, the evaluated one first."""
     data: tuple[str, ...] = ()
@@ -71,11 +70,7 @@ class Evaluation:
     @property
     def command(self) -> str:
         """Return the command, without the addresses of servers."""
-        words = ["tokentrue evaluate", self.benchmark, "--model", self.model]
-        for name, value in self.options:
-            values = value if isinstance(value, tuple) else (value,)
-            words += [f"--{name.replace('_', '-')}", *map(str, values)]
-        return " ".join(words)
+        return f"tokentrue evaluate {self.benchmark} --model {self.model} {self.options}"
 
 
 def list_published() -> list[PublishedScore]:
@@ -97,18 +92,16 @@ def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:
         return _ruler(row, model, places)
     if row.data == "aime24":
         return _aime(row, model, places)
-    options: tuple[tuple[str, Any], ...]
+    of_file = f"--data {places.data / row.data}.jsonl --protocol {row.data} --seeds 0"
     if row.data in LOCALIZATION_SETS:
-        options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))
-        return Evaluation("localize", model, options, (model,), (row.data,))
+        return Evaluation("localize", model, of_file, (model,), (row.data,))
     local, keys = _list_experts("published" if row.data in QUESTION_SETS else "paper")
     if row.data in QUESTION_SETS:
-        options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))
         sources = (row.data, f"{row.data}-corpus")
-        return Evaluation("questions", model, options, (model, *local), sources, keys)
+        return Evaluation("questions", model, of_file, (model, *local), sources, keys)
     options = (
-        *(("protocol", row.protocol), ("variants", (row.protocol,)), ("user", "gpt-5"), ("judge", "gpt-5")),
-        *(("tau2_python", places.tau2_python), ("tau2_data", places.tau2_data), ("trials", 1)),
+        f"--protocol {row.protocol} --variants {row.protocol} --user gpt-5 --judge gpt-5 "
+        f"--tau2-python {places.tau2_python} --tau2-data {places.tau2_data} --trials 1"
     )
     # Of the recipe's experts the published conversations ask this one, beside those behind the paid interface.
     experts = () if row.protocol == "standard" else ("Qwen/Qwen3-32B",)
@@ -118,11 +111,10 @@ def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:
 def _aime(row: PublishedScore, model: str, places: Places) -> Evaluation:
     preset, samples = ("seed", 1) if row.protocol == SLIME else ("published", 3)
     file = places.data / "aime24.jsonl"
-    options = (
-        *(("preset", preset), ("variants", (row.variant,)), ("data", str(file) if file.is_file() else "aime24")),
-        ("k", samples),
-        *((("untrained", model),) if row.variant == "agent-untrained" else ()),
-    )
+    data = file if file.is_file() else "aime24"
+    options = f"--preset {preset} --variants {row.variant} --data {data} --k {samples}"
+    if row.variant == "agent-untrained":
+        options += f" --untrained {model}"
     models = tuple(dict.fromkeys((model, *_list_roles(AGENTFLOW.load(preset)).values())))
     return Evaluation("aime", model, options, models)
 
@@ -134,20 +126,18 @@ def _list_roles(recipe: AgentFlowRecipe) -> dict[str, str]:
 
 
 def _ruler(row: PublishedScore, model: str, places: Places) -> Evaluation:
-    long = row.protocol is not None and row.protocol.endswith("990K")
-    files = places.data / "memagent-eval"
-    sources: tuple[str, ...] = ("memagent-eval",)
-    data: tuple[tuple[str, Any], ...] = (("data", str(files)),)
+    source, option = "memagent-eval", "data"
+    files = places.data / source
+    if row.data == AVERAGE and not all(list(files.glob(f"eval_{task}_*.json")) for task in TEN_TASKS):
+        source = option = "essays"
+    options = f"--preset published --variants {row.variant} --{option} {places.data / source} --seeds 0"
     if row.data == AVERAGE:
-        data = (("task", (AVERAGE,)), *data)
-        if not all(list(files.glob(f"eval_{task}_*.json")) for task in TEN_TASKS):
-            data, sources = (("task", (AVERAGE,)), ("essays", places.data / "essays")), ("essays",)
-    options = (
-        *(("preset", "published"), ("variants", (row.variant,)), *data, ("seeds", (0,))),
-        *((("window", (LONG_WINDOW.prompt_tokens, LONG_WINDOW.answer_tokens)),) if long else ()),
-        *((("untrained", model),) if row.variant == "untrained" else ()),
-    )
-    return Evaluation("ruler", model, options, (model,), sources)
+        options += f" --task {AVERAGE}"
+    if row.protocol is not None and row.protocol.endswith("990K"):
+        options += f" --window {LONG_WINDOW.prompt_tokens} {LONG_WINDOW.answer_tokens}"
+    if row.variant == "untrained":
+        options += f" --untrained {model}"
+    return Evaluation("ruler", model, options, (model,), (source,))
 
 
 @cache

@@ -24,7 +24,7 @@ from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import build_result
 from benchmarks.harness.samples import Sample, Samples, flat, read_samples
-from benchmarks.harness.statistics import group_means, group_repeats, pass_hat
+from benchmarks.harness.statistics import group_means, pass_hat
 from benchmarks.tau2.protocols import ALL
 from benchmarks.tau2.tasks import DOMAINS
 from core.report.stats import Estimate
@@ -50,18 +50,11 @@ class Tau2Statistics:
     histogram: Mapping[int, int]
 
 
-def tau2_statistics(samples: Mapping[str, Sequence[Sample]]) -> Tau2Statistics:
-    """Compute the statistics of one variant from the samples of each domain.
-
-    Raises:
-        ValueError: the tasks do not all have the same trials, each once.
-    """
-    every = [(domain, sample) for domain, of_domain in samples.items() for sample in of_domain]
-    by_task, n = group_repeats(((domain, each.task_id), each.repeat, is_solved(each)) for domain, each in every)
-    solved: dict[str, list[int]] = {}
-    for (domain, _), verdicts in by_task.items():
-        solved.setdefault(domain, []).append(sum(verdicts))
-    trials = [sample for _, sample in every]
+def tau2_statistics(samples: Mapping[str, Samples]) -> Tau2Statistics:
+    """Compute the statistics of one variant from the samples of each domain, as many of each task."""
+    solved = {domain: [sum(map(is_solved, of_task)) for of_task in by_task] for domain, by_task in samples.items()}
+    trials = [sample for by_task in samples.values() for sample in flat(by_task)]
+    n = len(trials) // sum(map(len, samples.values()))
     graded = [sample for sample in trials if sample.failure is None]
     calls = [count_calls(sample) for sample in graded]
     count = max(1, len(graded))
@@ -110,7 +103,7 @@ def tau2_result(cell: EvalCell, samples: Samples) -> EvalResult:
     def means(value: Callable[[Sample], float]) -> list[float | None]:
         return [fmean(map(value, of_task)) if of_task else None for of_task in graded]
 
-    stats = tau2_statistics({cell.data.removeprefix("tau2-"): flat(samples)})
+    stats = tau2_statistics({cell.data.removeprefix("tau2-"): samples})
     return build_result(
         cell,
         samples,
@@ -182,7 +175,7 @@ async def write_official(
     folder: RunFolder, workers: Workers, result: EvalResult, limits: Mapping[str, int], who: Mapping[str, Any]
 ) -> Path:
     """Write tau2's own results file of one variant on one domain. `who` has `agent` and `user`, as in tau2's info."""
-    samples, domain = read_samples(folder, result), result.data.removeprefix("tau2-")
+    samples, domain = flat(read_samples(folder, result)), result.data.removeprefix("tau2-")
     path = folder.path / "official" / f"{result.variant}_{domain}.json"
     path.parent.mkdir(exist_ok=True)
     info = {

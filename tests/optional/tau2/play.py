@@ -12,7 +12,7 @@ from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.environment import UserReply
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory
-from agentic.toolorchestra.tau2.users import HangUpUser, ScriptedUser
+from agentic.toolorchestra.tau2.users import ScriptedUser
 from benchmarks.tau2.protocols import WORLDS, RecordedToolOrchestra
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -85,16 +85,6 @@ async def replay(workers: Workers, task: Task) -> PlayedConversation:
         reward = await environment.evaluate()
         assert environment.simulation is not None
         return PlayedConversation(reward, environment.simulation)
-    finally:
-        await environment.close()
-
-
-async def do_nothing(workers: Workers, task: Task) -> float:
-    environment = Tau2Environment(workers, user=HangUpUser(task))
-    try:
-        await environment.reset(task)
-        assert (await environment.user_turn("I am sorry, I cannot help you.")).done
-        return await environment.evaluate()
     finally:
         await environment.close()
 

@@ -10,9 +10,11 @@ from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import Tau2Environment, tau2_tasks
 from agentic.toolorchestra.tau2.users import ScriptedUser
-from core.types import Task
+from benchmarks.tau2.protocols import DoNothing
+from core.policy.base import Roles
+from core.types import Sampling, Task
 
-from .play import PlayedConversation, do_nothing, replay, solution, without_action
+from .play import PlayedConversation, replay, solution, without_action
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(1800)]
 TASKS = {"telecom": 114, "retail": 40, "airline": 10}
@@ -60,8 +62,8 @@ async def test_without_the_last_write_they_score_zero(tau2: Workers, solved: Sol
 @pytest.mark.parametrize(("domain", "count", "total"), [("telecom", 0, 114), ("retail", 11, 114), ("airline", 23, 50)])
 async def test_doing_nothing_scores_what_it_does_upstream(tau2: Workers, domain: str, count: int, total: int) -> None:
     tasks = await tau2_tasks(tau2, domain)
-    scores = [await do_nothing(tau2, task) for task in tasks]
-    assert (sum(scores), len(scores)) == (count, total)
+    done = [await DoNothing(tau2).rollout(task, Roles({}), Sampling()) for task in tasks]
+    assert (sum(each.reward or 0.0 for each in done), len(done)) == (count, total)
 
 
 @pytest.mark.parametrize("domain", TASKS)

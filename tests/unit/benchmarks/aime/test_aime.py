@@ -108,7 +108,7 @@ def test_every_number_of_two_problems_and_four_samples() -> None:
         sample("hard", 2, True, "7", turns=3, sampled_tokens=40, metrics={"parse_errors": 1, "tool_errors": 1}),
         sample("hard", 3, False, None, turns=0, status="failed", failure="deadline"),
     ]
-    stats = aime_statistics([*easy, *hard])
+    stats = aime_statistics([easy, hard])
     assert stats.k == 4
     assert list(stats.avg) == [0.75, 0.25]
     assert stats.pass_at == {2: [1.0, 0.5], 4: [1.0, 1.0]}
@@ -127,5 +127,5 @@ def test_every_number_of_two_problems_and_four_samples() -> None:
 
 
 def test_repeats_that_agree_still_leave_an_interval() -> None:
-    stats = aime_statistics([*graded("a", ["1", "1"], "1"), *graded("b", ["2", "2"], "1")])
+    stats = aime_statistics([graded("a", ["1", "1"], "1"), graded("b", ["2", "2"], "1")])
     assert stats.repeats == pytest.approx(wilson(2, 4))

@@ -197,7 +197,7 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     git("commit", "--quiet", "-m", "published")
     git("config", "uploadpack.allowAnySHA1InWant", "true")
     for name, chosen in (("essays", essays), ("squad", squad)):
-        known = replace(chosen, repository=folder.as_uri(), commit=git("rev-parse", "HEAD"), rows=2)
+        known = replace(chosen, repository=folder.as_uri(), commit=git("rev-parse", "HEAD"))
         monkeypatch.setitem(SETS, name, replace(known, git_id=git("rev-parse", f"HEAD:{chosen.path}")))
     (folder / essays.path / "b.txt").write_text("Another.")
     git("commit", "--quiet", "-a", "-m", "later")
@@ -230,9 +230,9 @@ def test_files_of_a_repository_come_from_a_local_folder_or_are_refused(repositor
     for source in (repository / "dataset", repository / "dataset" / "dev-v2.0.json"):
         assert prepare("squad", out, source) == [out / "squad.json"]
     for name, source, message in (
-        ("essays", tmp_path, "0 records, 2 expected"),
+        ("essays", tmp_path, r"differs from the published .* \(0 files"),
         ("essays", tmp_path / "nothing", "nothing: cannot be read"),
-        ("squad", repository / "needlehaystack" / "run.py", "not SQuAD's JSON"),
+        ("squad", repository / "needlehaystack" / "run.py", "differs from the published dataset/dev"),
     ):
         with pytest.raises(DataError, match=message):
             prepare(name, out, source)

@@ -6,26 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agentic.codescout.rollout import SPEC
 from agentic.codescout.world import WORLD
 from benchmarks.harness.published import read_scores
-from benchmarks.localization.evaluate import EVALUATOR, SCORES, our_settings, protocol
+from benchmarks.localization.evaluate import EVALUATOR, SCORES
 from core.data.files import write_jsonl
 from core.report import build_summary
 from core.report.table import data_sections
 from core.runs.run_folder import RunFolder
-from core.types import Sampling
-
-
-def test_the_preset_of_the_paper_may_stand_beside_them_and_the_departures_are_told() -> None:
-    theirs, ours = protocol("swebench-lite"), our_settings(SPEC.load("paper"), Sampling(temperature=0.6))
-    assert theirs.covers(ours)
-    told = theirs.list_departures(ours)
-    assert "prompts: ours, by the released rules; published: released" in told
-    assert "max_turns: 6; published: not found" in told
-    assert "failed instances: 0; published: not found" in told
-    assert any(line.startswith("shell: bash") and "published: terminal, one session" in line for line in told)
-    assert not theirs.covers({**ours, "tools": "a shell"})
 
 
 def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
@@ -44,7 +31,10 @@ def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
     sections = data_sections(build_summary(folder))
     rows = read_scores("localization", "swebench-lite")
     assert [row.name for row in rows if row.find_ours(sections) is not None] == ["CodeScout-4B"] * 2
-    assert any(line.startswith("prompts: the issue alone") for line in result.notes["departures"])
+    departures = result.notes["departures"]
+    assert {"prompts: the issue alone; published: released", "failed instances: 0; published: not found"} <= {
+        *departures
+    }
     capsys.readouterr()
     assert EVALUATOR.main([*words, "--tasks", "9"]) == 0, "the same once more is there"
     assert "tasks.jsonl has 3 tasks, which are all taken" in capsys.readouterr().out

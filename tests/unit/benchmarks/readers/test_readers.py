@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
 from benchmarks.readers import __main__ as readers
 from benchmarks.readers.experts import ANSWER, NO_ANSWER, WORLD, demonstrate, make_expert
@@ -21,7 +20,7 @@ from core.text.tokenizer import encode_text
 from core.types import Sampling
 from core.worlds import find_world
 
-PLAN = readers.ReadingPlan.model_validate(yaml.safe_load(Path(readers.__file__).with_name("table.yaml").read_text()))
+PLAN = readers.read_plan()
 TOKENIZER = WORLD.train_tokenizer()
 
 

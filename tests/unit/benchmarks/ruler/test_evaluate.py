@@ -16,14 +16,12 @@ import pytest
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
 from benchmarks.harness.models import EvalModels
-from benchmarks.harness.plan import EvalCell, EvaluationError
-from benchmarks.harness.samples import drop_failed_samples
+from benchmarks.harness.plan import EvaluationError
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
 from benchmarks.ruler.evaluate import RulerPlan, count_tasks, evaluate, list_ids, make_cells, question_id
 from benchmarks.ruler.variants import make_reader
 from core.data import DataError, write_jsonl
-from core.policy.base import PolicyError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text
@@ -59,7 +57,7 @@ def needle_reader(tokenizer: Any, broken: dict[str, Exception | str] | None = No
     return respond
 
 
-def plan_cells(
+async def run(
     models: EvalModels,
     folder: RunFolder,
     model: Path,
@@ -67,32 +65,18 @@ def plan_cells(
     *,
     variants: tuple[str, ...] = VARIANTS,
     seeds: tuple[int, ...] = (0,),
-    tasks: int = 6,
     method: MemAgentSection = METHOD,
-    sampling: Sampling = Sampling(temperature=0.7, top_p=0.95),  # noqa: B008 (frozen)
-) -> list[EvalCell]:
-    return make_cells(
+) -> dict[tuple[str, int, int], EvalResult]:
+    """Evaluate six tasks of each cell, then return the results by variant, length and seed."""
+    cells = make_cells(
         models,
         folder,
         {seed: dict.fromkeys(variants, str(model)) for seed in seeds},
         data,
         method,
-        count=partial(count_tasks, data, tasks),
-        sampling=lambda variant: {"sampling": sampling, "deadline_s": 60.0},
+        count=partial(count_tasks, data, 6),
+        sampling=lambda variant: {"sampling": Sampling(temperature=0.7, top_p=0.95), "deadline_s": 60.0},
     )
-
-
-async def run(
-    models: EvalModels,
-    folder: RunFolder,
-    model: Path,
-    data: EvalData,
-    *,
-    method: MemAgentSection = METHOD,
-    **chosen: Any,
-) -> dict[tuple[str, int, int], EvalResult]:
-    """Evaluate, then return the results by variant, length and seed."""
-    cells = plan_cells(models, folder, model, data, method=method, **chosen)
     await evaluate(RulerPlan(folder, models, cells, method, {data.name: data}))
     return {(r.variant, r.length, r.seed): r for r in folder.evaluations()}
 
@@ -143,25 +127,6 @@ async def test_each_task_has_its_own_scores(tokenizer, model, folder, short):
     result = (await run(models, folder, model, short, variants=("trained",)))["trained", 448, 0]
     assert result.scores["official"] == [1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     assert result.scores["strict"] == [1.0, 0.0, 1.0, 1.0, 0.0, 1.0]
-
-
-async def test_failed_samples_are_drawn_again_and_others_stay(tokenizer, model, folder, short):
-    """What --retry-failed does before the command goes on."""
-    right, asked = needle_reader(tokenizer), []
-
-    def fail_at_first(prompt: tuple[int, ...], sampling: Sampling) -> Any:
-        asked.append(prompt)
-        if len(asked) <= 2:
-            raise PolicyError("unavailable", "the server is gone")
-        return right(prompt, sampling)
-
-    models = ScriptedModels(fail_at_first)
-    for retried, score, failures, calls in ((False, 4 / 6, 2, 6), (False, 4 / 6, 2, 6), (True, 1.0, 0, 8)):
-        if retried:
-            drop_failed_samples(folder, plan_cells(models, folder, model, short, variants=("full-context",)))
-        (made,) = (await run(models, folder, model, short, variants=("full-context",))).values()
-        assert sum(made.scores["official"]) / made.n == pytest.approx(score)
-        assert (sum(made.failures.values()), len(asked)) == (failures, calls)
 
 
 async def test_the_documents_of_a_file_are_counted_with_the_tokenizer_that_reads_them(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.ruler.counts import CommonWords
+from benchmarks.ruler.documents import OFFICIAL_ORDER
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.haystack import Essay
 from benchmarks.ruler.hqa import hqa, read_hotpotqa, squad_qa
@@ -164,7 +166,7 @@ def test_paragraphs_of_one_title_stay_apart_and_sentences_without_spaces_get_the
 def test_gold_documents_are_marked_and_everywhere(file: Path) -> None:
     family = hqa(file)
     slots: Counter[int] = Counter()
-    for task in generate(family, length=50, units=50, count=40, tokenizer=str.split):
+    for task in build(family, count=40, units=50):
         documents = task.context.split("\n\n")
         assert [text.split("\n")[0] for text in documents] == [f"Document {i}:" for i in range(1, 51)]
         assert len({text.split("\n", 1)[1] for text in documents}) == 50
@@ -180,14 +182,23 @@ def test_gold_documents_are_marked_and_everywhere(file: Path) -> None:
     assert len(slots) > 30, "the original builder puts them at the same two places in every sample"
 
 
+def test_gold_documents_stand_where_the_official_builder_puts_them(file: Path) -> None:
+    order = list(range(20))
+    random.Random(OFFICIAL_ORDER).shuffle(order)
+    for task in build(hqa(file, placement="official"), count=3, units=20):
+        titles = [text.splitlines()[1] for text in task.context.split("\n\n")]
+        gold = [titles.index(f"T{task.metadata['index']}.{place}") for place in (2, 7)]
+        assert gold == [order.index(2), order.index(7)]
+
+
 def test_impossible_sizes(file: Path) -> None:
     family = hqa(file)
     with pytest.raises(ValueError, match="5 units wanted, 10 to 400 possible"):
-        next(generate(family, length=5, units=5, count=1, tokenizer=str.split))
+        build(family, units=5)
     with pytest.raises(ValueError, match="all 400 units together"):
-        next(generate(family, length=10**6, count=1, tokenizer=str.split))
+        build(family, 10**6)
     with pytest.raises(ValueError, match="sample 40 asked for, but the file has 40"):
-        list(generate(family, length=1000, count=41, tokenizer=str.split))
+        build(family, 1000, count=41)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +225,7 @@ def test_squad_takes_the_article_first(tmp_path: Path) -> None:
     ]
     path = tmp_path / "squad.json"
     path.write_text(json.dumps({"data": articles}))
-    task = next(generate(squad_qa(path), length=4, units=4, count=1, tokenizer=str.split))
+    (task,) = build(squad_qa(path), units=4)
     assert set(re.findall(r"p\d\.\d", task.context)) == {"p0.0", "p0.1", "p0.2", "p0.3"}
     assert task.answers == ("A",)
     path.write_text("{}")

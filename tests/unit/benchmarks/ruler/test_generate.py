@@ -7,28 +7,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from benchmarks.ruler.generate import TOLERANCE, fit_units, main
 from core.data import read_tasks
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    raw = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="?").save_pretrained(folder)
-    return str(folder)
-
-
-def test_command_writes_tasks_that_read_back(tokenizer: str, tmp_path: Path) -> None:
+def test_command_writes_tasks_that_read_back(model: Path, tmp_path: Path) -> None:
     (tmp_path / "words").write_text("alpha\nbeta\ngamma\n")
     (tmp_path / "noise").write_text("Nothing here.\nNor there.\n")
     out = tmp_path / "deep" / "niah.jsonl"
     arguments = ["--task", "niah", "--value-type", "words", "--value-words", str(tmp_path / "words"), "--num-k", "2"]
-    arguments += ["--noise", str(tmp_path / "noise"), "--tokenizer", tokenizer, "--length", "600", "--count", "3"]
+    arguments += ["--noise", str(tmp_path / "noise"), "--tokenizer", str(model), "--length", "600", "--count", "3"]
     assert main([*arguments, "--out", str(out)]) == 0
     tasks = read_tasks(out)
     assert [task.task_id for task in tasks] == [f"niah-600-test-42-{i}" for i in range(3)]
@@ -51,10 +40,10 @@ def test_command_writes_tasks_that_read_back(tokenizer: str, tmp_path: Path) -> 
     ],
 )
 def test_command_says_what_is_wrong(
-    arguments: list[str], message: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "x.jsonl"
-    assert main(["--tokenizer", tokenizer, "--count", "1", "--out", str(out), *arguments]) == 1
+    assert main(["--tokenizer", str(model), "--count", "1", "--out", str(out), *arguments]) == 1
     assert message in capsys.readouterr().err
     assert not out.exists()
 

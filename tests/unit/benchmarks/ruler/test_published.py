@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,8 @@ import pytest
 from agentic.memagent.rollout import SPEC
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.ruler import evaluate as command
-from benchmarks.ruler.documents import OFFICIAL_ORDER
 from benchmarks.ruler.eval_data import official_data
 from benchmarks.ruler.evaluate import RulerPlan, average_tasks, save_averages
-from benchmarks.ruler.generate import generate
-from benchmarks.ruler.hqa import hqa
 from benchmarks.ruler.published import AVERAGE, WINDOW
 from benchmarks.ruler.tasks import TEN_TASKS
 from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS, Window, make_reader
@@ -200,25 +196,6 @@ def test_an_average_of_other_tasks_has_another_name_and_stands_beside_nothing() 
     changed = [replace(r, data=f"{r.data}{'' if 'fwe' in r.data else '+few-noise'}+align=none") for r in ten_results()]
     (average,) = average_tasks(changed)
     assert average.data == f"{AVERAGE}+few-noise+align=none"
-
-
-def test_gold_documents_stand_where_the_official_builder_puts_them(tmp_path: Path, tokenizer: Any) -> None:
-    items = [
-        {
-            "question": f"q{i}?", "answer": "a", "supporting_facts": [[f"gold {i}", 0]],
-            "context": [[f"gold {i}", ["g."]], *([f"own {i} {j}", ["o."]] for j in range(9))],
-        }
-        for i in range(4)
-    ]  # fmt: skip
-    path = tmp_path / "dev.json"
-    path.write_text(json.dumps(items))
-    family = hqa(path, placement="official")
-    tasks = list(generate(family, length=20, count=2, tokenizer=tokenizer, units=20))
-    assert [task.question for task in tasks] == ["q0?", "q1?"]
-    order = list(range(20))
-    random.Random(OFFICIAL_ORDER).shuffle(order)
-    titles = [[part.splitlines()[1] for part in task.context.split("\n\n")] for task in tasks]
-    assert [of_task.index(f"gold {i}") for of_task, i in zip(titles, (0, 1), strict=True)] == [order.index(0)] * 2
 
 
 def test_generated_questions_are_no_published_ones(model: Path, tmp_path: Path, shared_data: Path) -> None:

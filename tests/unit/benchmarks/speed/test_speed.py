@@ -41,16 +41,13 @@ def test_every_side_returns_the_requested_tokens_and_exact_logprobs(side, folder
     samples = generate(REQUESTS)
     assert [s.prompt_ids for s in samples] == [r.prompt_ids for r in REQUESTS]
     assert [len(s.token_ids) for s in samples] == [r.max_new_tokens for r in REQUESTS]
-    error = max_logprob_error(hf, samples)
-    assert error is not None
-    assert error <= TOLERANCE["float32"]
+    assert max_logprob_error(hf, samples) <= TOLERANCE["float32"]
 
 
-def test_wrong_or_missing_logprobs_are_noticed(folder, hf):
+def test_wrong_logprobs_are_noticed(folder, hf):
     samples = EmbeddedSide(weights.load(folder), len(REQUESTS), 64).generate(REQUESTS)
     shifted = replace(samples[0], logprobs=tuple(value - 1e-3 for value in samples[0].logprobs))
     assert max_logprob_error(hf, [shifted, *samples[1:]]) == pytest.approx(1e-3, rel=0.05)
-    assert max_logprob_error(hf, [replace(samples[0], logprobs=()), *samples[1:]]) is None
 
 
 def test_the_command_names_its_file_by_the_dtype_and_refuses_what_is_no_regime(monkeypatch, tmp_path):
@@ -73,28 +70,16 @@ def test_a_difference_stops_the_benchmark(name):
 
 
 @pytest.mark.parametrize("kind", grpo_step.KINDS)
-def test_a_step_over_the_layers_of_transformers_equals_ours(kind, tmp_path):
-    folder = make_checkpoint("tiny", tmp_path / "model")
+@pytest.mark.parametrize("other", ["transformers' layers", pytest.param("TRL", marks=pytest.mark.optional)])
+def test_a_step_of_another_side_equals_ours(other, kind, folder, tmp_path):
     requests = make_step_requests(kind, 1280, groups=2, group_size=4)
     samples = grpo_step.sample_rollouts(folder, requests)
     step = partial(grpo_step.run_embedded, requests=requests, group_size=4, samples=samples, steps=1)
-    first = {side: step(load(folder))[0] for side, load in grpo_step.LAYERS.items()}
-    assert first["ours"]["grad_norm"] > 0.01
-    grpo_step.check_equal(kind, first)
-
-
-@pytest.mark.optional
-@pytest.mark.parametrize("kind", grpo_step.KINDS)
-def test_our_step_equals_that_of_trl(kind, tmp_path):
-    require(find_spec("trl"), "needs trl: benchmarks/speed/run.sh installs it into benchmarks/speed/.venv")
-    from benchmarks.speed.grpo_step import run_trl
-
-    folder = make_checkpoint("tiny", tmp_path / "model")
-    requests = make_step_requests(kind, 1280, groups=2, group_size=4)
-    samples = grpo_step.sample_rollouts(folder, requests)
-    theirs = run_trl(folder, requests, 4, samples, steps=0, lr=grpo_step.LR, output=tmp_path / "trl")
-    model = weights.load(folder)
-    ours, _ = grpo_step.run_embedded(model, requests=requests, group_size=4, samples=samples, steps=1)
-    assert theirs.gradient_norms[0] > 0.01
-    first = {"loss": theirs.losses[0], "grad_norm": theirs.gradient_norms[0]}
-    grpo_step.check_equal(kind, {"ours": ours, "TRL": first})
+    if other == "TRL":
+        require(find_spec("trl"), "needs trl: benchmarks/speed/run.sh installs it into benchmarks/speed/.venv")
+        run = grpo_step.run_trl(folder, requests, 4, samples, steps=0, lr=grpo_step.LR, output=tmp_path / "trl")
+        theirs = {"loss": run.losses[0], "grad_norm": run.gradient_norms[0]}
+    else:
+        theirs, _ = step(grpo_step.LAYERS[other](folder))
+    assert theirs["grad_norm"] > 0.01
+    grpo_step.check_equal(kind, {"ours": step(weights.load(folder))[0], other: theirs})

@@ -172,8 +172,8 @@ def trial(
     return make_sample(name, number, graded=graded, metrics=metrics)
 
 
-def trials(counts: list[int], n: int = 4) -> list[Sample]:
-    return [trial(f"task{i}", t, t < c) for i, c in enumerate(counts) for t in range(n)]
+def trials(counts: list[int], n: int = 4) -> list[list[Sample]]:
+    return [[trial(f"task{i}", t, t < c) for t in range(n)] for i, c in enumerate(counts)]
 
 
 def test_by_domain_micro_and_macro() -> None:
@@ -192,9 +192,9 @@ def test_by_domain_micro_and_macro() -> None:
 def test_a_failure_counts_as_not_solved_and_is_counted_and_leaves_cost_and_calls() -> None:
     failed = make_sample("b", 0, status="failed", failure="deadline", graded={"score": None, "simulation": None})
     made = [
-        trial("a", 0, True, cost=0.5, **{"calls_expert-1": 2, "calls_expert-2": 1}),
-        failed,
-        trial("c", 0, False, "max_steps", judged=False, cost=0.1, **{"calls_expert-1": 0}),
+        [trial("a", 0, True, cost=0.5, **{"calls_expert-1": 2, "calls_expert-2": 1})],
+        [failed],
+        [trial("c", 0, False, "max_steps", judged=False, cost=0.1, **{"calls_expert-1": 0})],
     ]
     stats = tau2_statistics({"retail": made})
     assert stats.pass_hat[1]["micro"].mean == pytest.approx(1 / 3)
