@@ -91,11 +91,6 @@ def test_every_demonstration_can_be_done_and_where_there_is_a_choice_chance_make
         assert least < sum(shown) / len(shown) <= most, number
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return WORLD.train_tokenizer()
-
-
 @pytest.fixture
 def recipe(isolation: None) -> Any:
     return SPEC.load("tiny")
