@@ -196,12 +196,6 @@ def test_the_released_data_are_read_as_they_are(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("preset", ["paper", "one-gpu"])
-def test_the_presets_of_the_paper_are_evaluated_greedily_as_in_the_released_code(preset: str) -> None:
-    run = SPEC.load(preset).run
-    assert (run.eval_temperature, run.eval_top_p) == (0.0, 1.0)
-
-
 async def test_the_first_search_that_finds_an_answer_earns_1_and_the_answer_nothing(method: SearchR1) -> None:
     """MT-GRPO's retrieval reward, once in a rollout."""
     for turns, rewards in (

@@ -329,7 +329,7 @@ def test_a_recipe_that_cannot_be_run_says_what_to_change(pages: str, tokenizer: 
         with pytest.raises(RecipeError, match=says):
             make(pages, tokenizer, *overrides)
     method = make(pages, tokenizer, READER, "model.max_model_len=850")  # whose own context is its own affair
-    with pytest.raises(RecipeError, match=r"roles.reader is missing"):
+    with pytest.raises(RecipeError, match=r"roles\.reader is missing.*--set roles\.reader="):
         check_roles(method, ["policy"])
 
 
