@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic.toolorchestra.preference import make_features, preference_rewards
+from agentic.toolorchestra.reward import make_features, preference_rewards
 
 
 def rollout(correct: bool = True, cost: float = 0.0, latency: float = 0.0, **calls: int) -> dict[str, float]:

@@ -12,8 +12,8 @@ import pytest
 
 from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.formats import FORMATS
-from agentic.toolorchestra.preference import Features, make_features, preference_rewards
 from agentic.toolorchestra.prompts import tool_schemas
+from agentic.toolorchestra.reward import Features, make_features, preference_rewards
 from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.scripted_experts import SCOUT, THINGS, count_tokens, fact_value, reply
 from agentic.toolorchestra.world import (
