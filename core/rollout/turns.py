@@ -89,7 +89,7 @@ class Turns:
 def begin_turns(sampling: Sampling, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> Turns:
     """Return the turns of a rollout whose prompts continue what was sampled: they end at the end token, or at a text of
     `stop`, and have a session of their own."""
-    ends = replace(sampling, stop=stop or sampling.stop, stop_token_ids=(tokenizer.eos_token_id,))
+    ends = replace(sampling, stop=stop, stop_token_ids=(tokenizer.eos_token_id,))
     return Turns(ends, session=uuid4().hex)
 
 

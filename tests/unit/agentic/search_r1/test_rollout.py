@@ -19,9 +19,8 @@ from core.policy.base import Roles
 from core.retrieval import MAX_QUERY_CHARS
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows, rows_from_groups
-from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import call, script_policy
+from tests.kit import call, script_policy, split_row
 from tests.unit.agentic.search_r1.conftest import load, serve_answer
 from tests.unit.gateway.templates import make_tokenizer
 
@@ -52,40 +51,28 @@ async def test_the_policys_message_grows_by_what_its_search_found(method: Search
         "turns": 2, "calls_search": 1, "failed_calls": 0, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0,
     }  # fmt: skip
     assert done.log == {"answer": OWNER, "end": "answered", "queries": [THING]}
-    before, found, after = show(method, done).partition("\n\n<information>")
-    passages, _, answer = after.partition("</information>\n\n")
-    assert found
-    assert before == (f"<|im_start|>user\n{TASK.question}<|im_end|>\n<|im_start|>assistant\nI must search. {SEARCH}"), (
-        "nothing that the policy writes behind its tag is kept"
-    )
-    assert answer == f"So: {RIGHT}"
     title, _, text = write_passage(THING, find_facts(THING)).partition("\n")
-    first, second = passages.split("\n")
-    assert first == f"Doc 1(Title: {title}) {text}"
-    assert second.startswith("Doc 2(Title: ")
+    passages = format_passages(await method.find(THING))
+    assert passages.startswith(f"Doc 1(Title: {title}) {text}\nDoc 2(Title: ")
+    opening = f"<|im_start|>user\n{TASK.question}<|im_end|>\n<|im_start|>assistant\nI must search. {SEARCH}"
+    grown = f"{opening}{INFORMATION.format(passages)}So: {RIGHT}"
+    assert show(method, done) == grown, "nothing that the policy writes behind its tag is kept"
 
 
 async def test_a_rollout_is_one_row_in_which_the_policys_tokens_alone_are_trained(method: SearchR1) -> None:
     """With invalid turns and end tokens in between, the row is the conversation, token for token."""
     done = await play(method, SEARCH, "I do not know", SEARCH, RIGHT)
-    (alone,) = make_rows(done.turns, "segment")
-    assert alone.turns == tuple(range(len(done.turns)))
     other = await play(method, "<answer> nobody</answer>")
     rows = rows_from_groups([[done, other]], std_normalization=False, split_advantage=False, rows="segment")
     assert [row.advantage for row in rows] == [0.5, -0.5]
-    last = done.turns[-1]
-    assert rows[0].tokens == (*last.prompt_ids, *last.completion.token_ids)
-    start = len(rows[0].tokens) - len(rows[0].loss_mask)
-    trained = [token for token, mask in zip(rows[0].tokens[start:], rows[0].loss_mask, strict=True) if mask]
-    assert trained == [token for turn in done.turns for token in turn.completion.token_ids]
-    assert "<information>" not in method.tokenizer.decode(trained)
-    assert {p for p, mask in zip(rows[0].logprobs, rows[0].loss_mask, strict=True) if mask} == {-0.5}
-    passages = format_passages(await method.find(THING))
-    for shown in (INFORMATION.format(passages), INVALID):
-        ids = encode_text(method.tokenizer, shown)
-        places = [i for i in range(len(rows[0].tokens)) if rows[0].tokens[i : i + len(ids)] == ids]
-        assert places
-        assert not any(rows[0].loss_mask[i - start + j] for i in places for j in range(len(ids)))
+    row, last = rows[0], done.turns[-1]
+    assert row.tokens == (*last.prompt_ids, *last.completion.token_ids)
+    found = INFORMATION.format(format_passages(await method.find(THING)))
+    assert split_row(row, method.tokenizer) == [
+        (True, SEARCH), (False, found), (True, "I do not know<|im_end|>"), (False, INVALID), (True, SEARCH),
+        (False, found), (True, RIGHT),
+    ]  # fmt: skip
+    assert {p for p, mask in zip(row.logprobs, row.loss_mask, strict=True) if mask} == {-0.5}
 
 
 @pytest.mark.parametrize(
