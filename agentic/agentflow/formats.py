@@ -46,11 +46,6 @@ class ParsedCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    stop: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ParseError:
     """A text that is not of the format. `message` says what is wrong, to the model that wrote it."""
 
@@ -94,9 +89,10 @@ class OfficialFormat:
             error = error or (command if "execute" in code else None)
         return error or _NO_COMMAND
 
-    def parse_verdict(self, text: str) -> Verdict | ParseError:
+    def parse_verdict(self, text: str) -> bool | ParseError:
+        """Return whether to stop."""
         conclusions = _CONCLUSION.findall(text)
-        return Verdict(conclusions[-1].upper() == "STOP") if conclusions else _NO_CONCLUSION
+        return conclusions[-1].upper() == "STOP" if conclusions else _NO_CONCLUSION
 
 
 class FencedFormat(OfficialFormat):
@@ -120,9 +116,9 @@ class CompactFormat:
         query = text.strip()
         return ParsedCommand({"query": query}, query) if query else ParseError("no_command", "the command is empty")
 
-    def parse_verdict(self, text: str) -> Verdict | ParseError:
+    def parse_verdict(self, text: str) -> bool | ParseError:
         word = text.rstrip(" \t\n.").rsplit(maxsplit=1)[-1:]
-        return Verdict(word == ["STOP"]) if word in (["STOP"], ["CONTINUE"]) else _NO_CONCLUSION
+        return word == ["STOP"] if word in (["STOP"], ["CONTINUE"]) else _NO_CONCLUSION
 
 
 FORMATS: Mapping[Style, OfficialFormat | CompactFormat] = {

@@ -102,7 +102,7 @@ class AgentFlow(Method):
                 verdict = self.format.parse_verdict(strip_thoughts(said))
                 if isinstance(verdict, ParseError):
                     unclear_verdicts += 1
-                elif verdict.stop:
+                elif verdict:
                     ending = "verified"
                     break
         except BudgetSpent:

@@ -7,7 +7,7 @@ is one of these or `Class.method`, and a level of which the gold patch has nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ def score(answer: CodePlaces, gold: CodePlaces) -> dict[str, float]:
     }
 
 
-def measure_f1(named: Collection[str], right: Collection[str]) -> float:
+def measure_f1(named: Set[str], right: Set[str]) -> float:
     """Return 2 PR / (P + R), which is 2 hits / (named + right); 0 if nothing is right."""
-    hits = len(set(named) & set(right))
-    return 2 * hits / (len(set(named)) + len(set(right))) if hits else 0.0
+    hits = len(named & right)
+    return 2 * hits / (len(named) + len(right)) if hits else 0.0

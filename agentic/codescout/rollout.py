@@ -34,7 +34,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-from uuid import uuid4
 
 from agentic.codescout.config import PRESETS, CodeScoutRecipe
 from agentic.codescout.places import CodePlaces, read_answer, read_gold, score
@@ -42,7 +41,7 @@ from agentic.codescout.prompts import BASH, FINISH, ISSUE, SYSTEM, TOO_MANY
 from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
-from core.rollout.turns import Turns
+from core.rollout.turns import Turns, begin_turns
 from core.sandbox import workspace as workspaces
 from core.sandbox.workspace import RepositoryWorkspace, WorkspaceError, WorkspaceUnavailable
 from core.text.call_formats import Reply, need_format, read_reply
@@ -125,7 +124,7 @@ class CodeScout(Method):
             search = read_task(task)
         except ValueError as error:
             raise RolloutError("bad_task", f"task {task.task_id}: {error}") from error
-        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
+        turns = begin_turns(sampling, self.tokenizer)
         counts: Counter[str] = Counter({f"{CALLS}{BASH.name}": 0})
         async with self.make_workspace(search) as workspace:
             end, locations = await self.search(search, workspace, roles["policy"], turns, counts)

@@ -33,10 +33,9 @@ from agentic.codescout.config import CodeScoutRecipe
 from agentic.codescout.prompts import BASH, FINISH
 from agentic.codescout.rollout import CodeScout, SearchTask, read_task
 from core.policy.base import Policy, Roles
-from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
-from core.worlds import SPLITS, TOOL_TEMPLATE, Example, Split, World, encode_turn, write_call
+from core.worlds import SPLITS, TOOL_TEMPLATE, Example, Split, TextPolicy, World, write_call
 
 TOPICS = """
     amber ample basic blank bold brief brisk broad calm clean clear crisp daily dense early exact extra fair final firm
@@ -183,11 +182,6 @@ def find_topic(task: Task) -> str:
     return next(t for t in list_topics(task.question) if f"he {t} total is fine" not in task.question)
 
 
-def make_searcher(tokenizer: Tokenizer, write: Callable[[str], str]) -> ScriptedPolicy:
-    """Return a policy whose turn is what `write` makes of the prompt's text."""
-    return ScriptedPolicy(lambda prompt, _: encode_turn(tokenizer, write(tokenizer.decode(prompt))))
-
-
 class MadeUpCodeScout(CodeScout):
     """The method, with a grep of ours in the place of the workspace: the warm start runs no commands."""
 
@@ -222,8 +216,9 @@ def draw_made_up(rng: Random) -> Task:
 def demonstrate(rng: Random, recipe: CodeScoutRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Let the searcher play rollouts in new repositories, and yield the turns of each."""
     method = MadeUpCodeScout(recipe, tokenizer)
-    while True:  # a scripted policy keeps its calls, so each rollout has its own
-        yield play(method, draw_made_up(rng), make_searcher(tokenizer, partial(write_turn, rng)))
+    searcher = TextPolicy(tokenizer, partial(write_turn, rng))
+    while True:
+        yield play(method, draw_made_up(rng), searcher)
 
 
 def play(method: CodeScout, task: Task, searcher: Policy) -> list[Example]:
@@ -236,7 +231,7 @@ def solve_tasks(rng: Random, recipe: CodeScoutRecipe, tokenizer: Tokenizer, task
     """Yield the turns of the right search and answer of every task."""
     method = MadeUpCodeScout(recipe, tokenizer)
     for task in tasks:
-        yield from play(method, task, make_searcher(tokenizer, partial(write_right_turn, task)))
+        yield from play(method, task, TextPolicy(tokenizer, partial(write_right_turn, task)))
 
 
 class ScriptedSearch(CodeScout):
@@ -248,7 +243,7 @@ class ScriptedSearch(CodeScout):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         rng = Random(f"{task.task_id}-{sampling.seed}")
-        searcher = make_searcher(self.tokenizer, partial(self.write, rng))
+        searcher = TextPolicy(self.tokenizer, partial(self.write, rng))
         return await super().rollout(task, Roles({"policy": searcher}), sampling)
 
 

@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 from agentic.coding.command import Attempt, End, run_command
 from agentic.coding.config import PRESETS, CodingRecipe, CodingSection, CommandSection
@@ -50,7 +49,7 @@ from core.policy.base import Policy, Roles
 from core.rewards.answers import strip_thoughts
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
-from core.rollout.turns import Turns
+from core.rollout.turns import begin_turns
 from core.sandbox import workspace as workspaces
 from core.sandbox.workspace import (
     PreparedRepository,
@@ -146,9 +145,7 @@ class CodingAgent(Method):
         self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling, source: str | None
     ) -> Attempt:
         """Let our own loop work in a workspace; a reply replaces the file `source`, if there is one."""
-        stop = (OUTPUT,) if self.config.format == "fences" else sampling.stop
-        stops = replace(sampling, stop=stop, stop_token_ids=(self.tokenizer.eos_token_id,))
-        turns = Turns(stops, session=uuid4().hex)
+        turns = begin_turns(sampling, self.tokenizer, (OUTPUT,) if self.config.format == "fences" else ())
         shown = [tool.to_openai() for tool in self.list_tools()] if self.calls else []
         chat = Conversation(policy, self.renderer, turns, [opening], shown)
         loop = Loop(self, workspace, time.monotonic() + self.config.time_limit_s, source)

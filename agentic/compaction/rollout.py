@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from uuid import uuid4
 
 from agentic.compaction.config import PRESETS, CompactionRecipe
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
@@ -27,7 +25,7 @@ from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, holds_answer, is_accepted
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
-from core.rollout.turns import Turns
+from core.rollout.turns import begin_turns
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import split_thoughts
@@ -42,7 +40,6 @@ class CompactingReader(Method):
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         self.request = self.renderer.message("user", REQUEST)
-        self.stop_ids = (tokenizer.eos_token_id,)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Give the policy one page after the other until it answers; compact before a page would overfill the context.
@@ -50,7 +47,7 @@ class CompactingReader(Method):
         Raises:
             RolloutError: the task has no pages, or not even an empty conversation has room for one of them.
         """
-        turns = Turns(replace(sampling, stop_token_ids=self.stop_ids), session=uuid4().hex)
+        turns = begin_turns(sampling, self.tokenizer)
         opening = self.renderer.message("user", task.question, INSTRUCTIONS)
         chat = Conversation(roles["policy"], self.renderer, turns, [opening])
         pages = [*split_pages(task), END]

@@ -20,9 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
-from uuid import uuid4
 
 from agentic.retool.config import PRESETS, ReToolRecipe
 from agentic.retool.formats import FORMATS
@@ -30,7 +28,7 @@ from core.config import RecipeError
 from core.policy.base import Roles
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
-from core.rollout.turns import Turns
+from core.rollout.turns import begin_turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, Tokenizer
 from core.text.tool_calls import CallError
@@ -71,8 +69,7 @@ class ReTool(Method):
         end: End = "turn_limit"
         ids = self.open_conversation(task)
         runs: list[tuple[str, ToolResult]] = []
-        stops = replace(sampling, stop=self.format.stop, stop_token_ids=(self.tokenizer.eos_token_id,))
-        turns = Turns(stops, session=uuid4().hex)
+        turns = begin_turns(sampling, self.tokenizer, self.format.stop)
         for _ in range(config.max_turns):
             room = config.context_tokens - len(ids)
             completion = await turns.ask(roles["policy"], "act", ids, min(config.max_tokens, room))

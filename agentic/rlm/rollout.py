@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
-from uuid import uuid4
 
 from agentic.rlm.config import PRESETS, RLMRecipe
 from agentic.rlm.programs import Notebook, ProgramResult, Programs
@@ -38,7 +36,7 @@ from core.policy.base import Policy, Roles
 from core.rewards.answer_grader import find_answer, is_accepted
 from core.rewards.answers import strip_thoughts
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
-from core.rollout.turns import Turns
+from core.rollout.turns import Turns, begin_turns
 from core.sandbox import SandboxUnavailable
 from core.text.conversation import Renderer
 from core.text.programs import PYTHON, find_last_fence
@@ -78,7 +76,7 @@ class RLM(Method):
         config, policy, answer = self.config, roles["policy"], ""
         end: End = "program_limit"
         ids = self.open_conversation(task)
-        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
+        turns = begin_turns(sampling, self.tokenizer)
         notebook = Notebook(self.programs, task.context, task.question, config.max_subcalls, config.shown_characters)
         ran: list[tuple[str, ProgramResult]] = []
         for left in reversed(range(config.max_programs + 1)):  # one more reply than programs

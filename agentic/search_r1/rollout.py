@@ -31,9 +31,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Literal
-from uuid import uuid4
 
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
 from agentic.search_r1.formats import FORMATS, Action
@@ -44,7 +42,7 @@ from core.http_client import read_addresses
 from core.policy.base import Roles
 from core.rewards.answer_grader import is_accepted, reward_finding
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
-from core.rollout.turns import Turns
+from core.rollout.turns import begin_turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
 from core.types import CALLS, FAILED_CALLS, POLICY, Completion, Sampling, Task, Trajectory
@@ -75,8 +73,7 @@ class SearchR1(Method):
         Raises:
             RolloutError: the retrieval service failed (kind `search_failed` or `visit_failed`).
         """
-        stops = replace(sampling, stop=self.format.stop, stop_token_ids=(self.tokenizer.eos_token_id,))
-        turns = Turns(stops, session=uuid4().hex)
+        turns = begin_turns(sampling, self.tokenizer, self.format.stop)
         first = write_prompt(self.config.prompt, task.question, self.config.format, visit=self.reader is not None)
         question = self.renderer.message("user", *first)
         ids = self.renderer.render([*self.renderer.plain_messages(task.earlier_messages), question], self.format.tools)

@@ -7,9 +7,7 @@ Run:  tokentrue run agentic/skeleton  # preset tiny: two CPU cores, minutes
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 from pydantic import PositiveInt
 
@@ -18,7 +16,7 @@ from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, is_accepted
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, find_hook
-from core.rollout.turns import Turns
+from core.rollout.turns import begin_turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
@@ -45,7 +43,7 @@ class SkeletonRollout(Method):
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Show the policy each box that it names, until it answers. The reward is 1 for a right answer, else 0."""
         boxes = dict(line.split(": ", 1) for line in task.context.splitlines())
-        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
+        turns = begin_turns(sampling, self.tokenizer)
         question = self.renderer.message("user", task.question, INSTRUCTIONS)
         chat = Conversation(roles["policy"], self.renderer, turns, [question])
         while (reply := await self.ask(chat)) in boxes and len(turns.recorded) <= self.config.max_looks:

@@ -114,7 +114,7 @@ class ToolOrchestraSection(Section):
     environment: EnvironmentSection | None = None
     """Describes the environment of `func_call`."""
     reward: Literal["preference", "outcome"] = "preference"
-    """Chooses the reward: the paper's `preference` within a group (preference.py), or the `outcome`."""
+    """Chooses the reward: the paper's `preference` within a group (reward.py), or the `outcome`."""
     preference: Mapping[str, Probability] = {"accuracy": 1.0}
     """Weighs `accuracy`, `cost`, `latency` and each expert, if the record has no `pref_vec`."""
     latency: Literal["measured", "declared"] = "measured"

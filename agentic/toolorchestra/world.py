@@ -40,8 +40,8 @@ from random import Random
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
-from agentic.toolorchestra.preference import Features, make_features, preference_rewards
 from agentic.toolorchestra.prompts import question_messages
+from agentic.toolorchestra.reward import Features, make_features, preference_rewards
 from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.scripted_experts import ATTRIBUTES, EXPERTS, THINGS, answer, fact_value, search_query
 from core.policy.base import Roles

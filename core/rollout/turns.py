@@ -6,9 +6,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from uuid import uuid4
 
 from core.policy.base import Policy
 from core.rollout.method import RolloutError
+from core.text.tokenizer import Tokenizer
 from core.types import POLICY, Completion, Sampling, Turn, derive_seed
 
 
@@ -82,6 +84,13 @@ class Turns:
                     named = turn.state if state is None else str(derive_seed(json.dumps(list(state))))
                     self.recorded[place] = replace(turn, reward=earned, state=named)
                 return
+
+
+def begin_turns(sampling: Sampling, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> Turns:
+    """Return the turns of a rollout whose prompts continue what was sampled: they end at the end token, or at a text of
+    `stop`, and have a session of their own."""
+    ends = replace(sampling, stop=stop, stop_token_ids=(tokenizer.eos_token_id,))
+    return Turns(ends, session=uuid4().hex)
 
 
 def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:

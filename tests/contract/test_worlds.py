@@ -115,7 +115,7 @@ def test_the_supervised_baseline_is_shown_turns_that_fit(
 ) -> None:
     method, _, preset = source
     recipe = method_spec(method).load(preset, [f"data.train={data / 'train.jsonl'}"])
-    if recipe.supervised is None or method == "memagent":  # tests/unit/agentic/memagent/test_gold.py has RULER's tasks
+    if recipe.supervised is None or method == "memagent":  # its test_annotators.py has RULER's tasks
         pytest.skip("the preset has no such baseline, or its tasks are not the world's")
     batches = world.draw_solutions(recipe.supervised.model_copy(update={"batch_size": 4}), recipe, tokenizer)
     for batch in islice(batches, 4):

@@ -1,7 +1,7 @@
 """Draws the functions of a made-up repository: reports on records, and helpers for numbers, lists and texts.
 
-Each function says in its docstring what is right. Its `shape` is its syntax tree without names, texts and docstring:
-functions of one shape differ in words alone, so every shape belongs to one split.
+Each function says in its docstring what is right. Functions with the same syntax tree, but for names, texts and
+docstring, differ in words alone, so all of them belong to one split.
 """
 
 from __future__ import annotations
@@ -129,16 +129,11 @@ DRAWS: Mapping[Callable[..., Any], DrawArguments] = {
 
 @dataclass(frozen=True, slots=True)
 class MadeFunction:
-    """Holds one right function. `record` names what it reports on; a helper has none."""
+    """Holds one right function, and what draws its arguments."""
 
     name: str
     source: str
     draw: DrawArguments
-    record: str = ""
-
-    @property
-    def shape(self) -> str:
-        return find_shape(self.source)
 
 
 EMPTY = {"list": "[]", "first": "-1", "last": "-1", "any": "False"}
@@ -170,29 +165,12 @@ def write_report(kind: str, words: str, value: str, record: str, field: str, *, 
         ]
         return [records, rng.randint(0, 7)]
 
-    return MadeFunction(name, tidy(source), draw, record)
+    return MadeFunction(name, tidy(source), draw)
 
 
 def tidy(source: str) -> str:
     """Write a function as `ast.unparse` does, so that a mutation changes no other line."""
     return ast.unparse(ast.parse(source))
-
-
-def find_shape(source: str) -> str:
-    """Return the syntax tree of a function without its names, texts and docstring."""
-    tree = ast.parse(source).body[0]
-    assert isinstance(tree, ast.FunctionDef)
-    tree.body = tree.body[1:]
-    numbers: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            node.id = numbers.setdefault(node.id, str(len(numbers)))
-        elif isinstance(node, ast.arg):
-            node.arg = numbers.setdefault(node.arg, str(len(numbers)))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = ""
-    tree.name = ""
-    return ast.dump(tree)
 
 
 @cache

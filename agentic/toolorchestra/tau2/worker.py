@@ -218,7 +218,8 @@ def make_agent(conversation: UserDialogue, task: Any, domain: str, solo: bool) -
 
     def next_message(message: Any) -> Any:
         parts = getattr(message, "tool_messages", None) or ([] if message is None else [message])
-        return conversation.ask("agent", messages=to_litellm_messages(parts), errors=[is_error(part) for part in parts])
+        errors = [bool(getattr(part, "error", False)) for part in parts]
+        return conversation.ask("agent", messages=to_litellm_messages(parts), errors=errors)
 
     class Agent(LLMAgent):
         def generate_next_message(self, message: Any, state: Any) -> tuple[Any, Any]:
@@ -237,10 +238,6 @@ def make_agent(conversation: UserDialogue, task: Any, domain: str, solo: bool) -
         return environment, Agent(environment.get_tools(), policy, llm="agent")
     tools = environment.get_tools() + environment.get_user_tools()
     return environment, SoloAgent(tools, policy, task, llm="agent")
-
-
-def is_error(message: Any) -> bool:
-    return bool(getattr(message, "error", False))
 
 
 LOCAL = threading.local()

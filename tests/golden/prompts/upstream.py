@@ -35,6 +35,26 @@ STAND_INS = {
     "tool_metadata": "{'tool_name': 'A'}",
     "context": "The context.",
 }
+NAMES: Mapping[str, Any] = {
+    **{name: STAND_INS[name] for name in ("question", "sub_goal", "tool_metadata", "context")},
+    "query_analysis": STAND_INS["analysis"],
+    "tool_name": STAND_INS["tool"],
+    "memory": SimpleNamespace(get_actions=lambda: STAND_INS["memory"]),
+    "self": SimpleNamespace(
+        available_tools=STAND_INS["tools"], toolbox_metadata=STAND_INS["metadata"], query_analysis=STAND_INS["analysis"]
+    ),
+    "idx": 0,
+    "title": STAND_INS["memory"],
+    "text": STAND_INS["section"],
+    "search_results": [f"{STAND_INS['context']}\n"],
+    "arguments": {"problem": STAND_INS["question"], "answer": STAND_INS["memory"]},
+    "problem": STAND_INS["question"],
+    "pred": STAND_INS["sub_goal"],
+    "context_str": STAND_INS["context"],
+}
+"""Holds what the f-strings of AgentFlow, Search-R1 and ToolOrchestra name."""
+SLOTS = {"prompt": STAND_INS["question"], "memory": STAND_INS["memory"], "chunk": STAND_INS["section"]}
+"""Fills the templates of MemAgent."""
 POLICY = ("Before.\n", "\nBetween.\n", "\nAfter.\n")
 """Stand around the passages of a policy of tau2-bench."""
 
@@ -52,54 +72,31 @@ class Source:
 
 
 def read_string(text: str, line: int) -> str:
-    """Return the first string literal that begins on a line."""
+    """Return the longest string literal that begins on a line."""
     found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant) and node.lineno == line]
-    return next(node.value for node in found if isinstance(node.value, str))
+    return max((node.value for node in found if isinstance(node.value, str)), key=len)
 
 
 def as_it_is(text: str, line: int) -> str:
     """Render a template whose braces are no placeholders once its slots are filled, as the synchronous trainer does."""
     template = read_string(text, line)
-    for slot, name in (("prompt", "question"), ("memory", "memory"), ("chunk", "section")):
-        template = template.replace(f"{{{slot}}}", STAND_INS[name])
+    for slot, value in SLOTS.items():
+        template = template.replace(f"{{{slot}}}", value)
     return template
 
 
 def with_format(text: str, line: int) -> str:
-    values = {"prompt": STAND_INS["question"], "memory": STAND_INS["memory"], "chunk": STAND_INS["section"]}
-    return read_string(text, line).format(**values)
+    return read_string(text, line).format(**SLOTS)
 
 
 def with_marks(text: str, line: int) -> str:
     return read_string(text, line).replace("$DOC$", STAND_INS["section"]).replace("$Q$", STAND_INS["question"])
 
 
-def f_string(text: str, line: int) -> str:
-    """Evaluate the f-string that begins on a line, in a method of AgentFlow's roles."""
-    node = next(n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.JoinedStr) and n.lineno == line)
-    itself = {
-        "available_tools": STAND_INS["tools"],
-        "toolbox_metadata": STAND_INS["metadata"],
-        "query_analysis": STAND_INS["analysis"],
-    }
-    names = {
-        "self": SimpleNamespace(**itself),
-        "memory": SimpleNamespace(get_actions=lambda: STAND_INS["memory"]),
-        "question": STAND_INS["question"],
-        "query_analysis": STAND_INS["analysis"],
-        "sub_goal": STAND_INS["sub_goal"],
-        "tool_name": STAND_INS["tool"],
-        "tool_metadata": STAND_INS["tool_metadata"],
-        "context": STAND_INS["context"],
-    }
-    return str(_evaluate(node, names))
-
-
-def search_r1_text(text: str, line: int) -> str:
-    """Evaluate the f-string that begins on a line of Search-R1."""
-    node = next(n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.JoinedStr) and n.lineno == line)
-    names = {"question": STAND_INS["question"], "idx": 0, "title": STAND_INS["memory"], "text": STAND_INS["section"]}
-    return str(_evaluate(node, {**names, "search_results": [f"{STAND_INS['context']}\n"]}))
+def evaluate_text(text: str, line: int) -> str:
+    """Evaluate the last f-string that begins on a line; without one, return the string there."""
+    joined = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.JoinedStr) and n.lineno == line]
+    return str(_evaluate(joined[-1], NAMES)) if joined else read_string(text, line)
 
 
 def tool_metadata(text: str, line: int) -> str:
@@ -123,17 +120,6 @@ def tool_metadata(text: str, line: int) -> str:
     )
 
 
-def question_prompt(text: str, line: int) -> str:
-    """Evaluate the f-string or string that begins on a line, in a function of eval_frames.py or eval_hle.py."""
-    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.JoinedStr | ast.Constant) and n.lineno == line]
-    joined = [n for n in nodes if isinstance(n, ast.JoinedStr)]
-    if not joined:
-        return next(str(n.value) for n in nodes if isinstance(n, ast.Constant) and len(str(n.value)) > len("content"))
-    arguments = {"problem": STAND_INS["question"], "answer": STAND_INS["memory"]}
-    names = {"arguments": arguments, "pred": STAND_INS["sub_goal"], "problem": STAND_INS["question"]}
-    return str(_evaluate(joined[-1], {**names, "context_str": STAND_INS["context"]}))
-
-
 def whole_json(text: str, line: int) -> str:
     """Return a file of JSON as Python prints it."""
     return str(json.loads(text))
@@ -144,7 +130,8 @@ def ruler_prompt(task: str, field: str, **values: str) -> Callable[[str, int], s
 
     def render(text: str, line: int) -> str:
         template = str(_assigned(text, "TASKS")[task][field])
-        assert template in {node.value for node in ast.walk(ast.parse(text)) if _starts_on(node, line)}
+        literals = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+        assert template in {node.value for node in literals if node.lineno == line}
         return template.format(**values)
 
     return render
@@ -171,10 +158,6 @@ def _assigned(text: str, name: str) -> Any:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
             return ast.literal_eval(node.value)
     raise KeyError(name)
-
-
-def _starts_on(node: ast.AST, line: int) -> bool:
-    return isinstance(node, ast.Constant) and node.lineno == line
 
 
 _SEARCH = "search_r1/llm_agent/generation.py"
@@ -212,7 +195,7 @@ QUESTION_LINES = {
 
 def _question_sources() -> list[Source]:
     return [
-        Source(f"toolorchestra/{data}/{name}", QUESTIONS, f"evaluation/eval_{data}.py", line, question_prompt)
+        Source(f"toolorchestra/{data}/{name}", QUESTIONS, f"evaluation/eval_{data}.py", line, evaluate_text)
         for data, lines in QUESTION_LINES.items()
         for name, line in lines.items()
     ]
@@ -228,11 +211,11 @@ SOURCES = (
     Source("memagent/openai", MEMAGENT, f"{_EVAL}/openai_api.py", 8, with_marks),
     Source("agentflow/system", AGENTFLOW, f"{_FLOW}/engine/vllm.py", 26, read_string),
     Source("agentflow/request", AGENTFLOW, "train/rollout.py", 182, read_string),
-    Source("agentflow/planner.plan", AGENTFLOW, f"{_FLOW}/models/planner.py", 93, f_string),
-    Source("agentflow/planner.next_step", AGENTFLOW, f"{_FLOW}/models/planner.py", 258, f_string),
-    Source("agentflow/planner.final", AGENTFLOW, f"{_FLOW}/models/planner.py", 385, f_string),
-    Source("agentflow/executor", AGENTFLOW, f"{_FLOW}/models/executor.py", 83, f_string),
-    Source("agentflow/verifier", AGENTFLOW, f"{_FLOW}/models/verifier.py", 107, f_string),
+    Source("agentflow/planner.plan", AGENTFLOW, f"{_FLOW}/models/planner.py", 93, evaluate_text),
+    Source("agentflow/planner.next_step", AGENTFLOW, f"{_FLOW}/models/planner.py", 258, evaluate_text),
+    Source("agentflow/planner.final", AGENTFLOW, f"{_FLOW}/models/planner.py", 385, evaluate_text),
+    Source("agentflow/executor", AGENTFLOW, f"{_FLOW}/models/executor.py", 83, evaluate_text),
+    Source("agentflow/verifier", AGENTFLOW, f"{_FLOW}/models/verifier.py", 107, evaluate_text),
     Source("agentflow/Generalist_Solution_Generator_Tool", AGENTFLOW, f"{_FLOW}/tools/base_generator/tool.py", 26,
            tool_metadata),
     Source("agentflow/Python_Code_Generator_Tool", AGENTFLOW, f"{_FLOW}/tools/python_coder/tool.py", 69,
@@ -243,10 +226,10 @@ SOURCES = (
            tool_metadata),
     Source("toolorchestra/policy", TOOLORCHESTRA, "evaluation/tau2-bench/tau2/utils/llm_utils.py", 215, tau2_policy),
     Source("toolorchestra/tools", QUESTIONS, "evaluation/tools.json", 1, whole_json),
-    Source("search_r1/prompt", SEARCH_R1, "scripts/data_process/qa_search_train_merge.py", 32, search_r1_text),
-    Source("search_r1/information", SEARCH_R1, _SEARCH, 391, search_r1_text),
-    Source("search_r1/invalid", SEARCH_R1, _SEARCH, 396, search_r1_text),
-    Source("search_r1/passage", SEARCH_R1, _SEARCH, 467, search_r1_text),
+    Source("search_r1/prompt", SEARCH_R1, "scripts/data_process/qa_search_train_merge.py", 32, evaluate_text),
+    Source("search_r1/information", SEARCH_R1, _SEARCH, 391, evaluate_text),
+    Source("search_r1/invalid", SEARCH_R1, _SEARCH, 396, evaluate_text),
+    Source("search_r1/passage", SEARCH_R1, _SEARCH, 467, evaluate_text),
     *_question_sources(),
     *_ruler_sources(),
 )  # fmt: skip

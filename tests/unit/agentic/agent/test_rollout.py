@@ -12,7 +12,6 @@ import pytest
 
 from agentic.agent.rewards import token_f1
 from agentic.agent.rollout import SPEC, build
-from agentic.agent.world import WORLD
 from core.config import RecipeError
 from core.data import read_tasks, write_jsonl
 from core.data.files import DataError
@@ -61,11 +60,6 @@ def not_asynchronous(task: Task, endpoint: Endpoint) -> str:
 
 async def zero(task: Task, answer: str) -> float:
     return 0.0
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return WORLD.train_tokenizer()
 
 
 def load(agents: dict[str, dict[str, Any]], *overrides: str) -> Any:

@@ -11,17 +11,11 @@ import pytest
 
 from agentic.agent.facts import ASKED, RELATIONS, THINGS, look_up
 from agentic.agent.rollout import SPEC, build
-from agentic.agent.world import WORLD, LookupDemonstration, draw_demonstration, encode
+from agentic.agent.world import LookupDemonstration, draw_demonstration, encode
 from core.policy.base import Roles
 from core.text.conversation import Renderer
-from core.text.tokenizer import load_tokenizer
 from core.types import Sampling, Task
 from tests.kit import script_policy
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return load_tokenizer(WORLD.build_model(tmp_path_factory.mktemp("agent") / "model"))
 
 
 def read_call(shown: LookupDemonstration) -> str:

@@ -9,10 +9,9 @@ from typing import ClassVar
 import pytest
 
 from agentic.agentflow.config import AgentFlowRecipe, make_toolbox
-from agentic.agentflow.rollout import SPEC, AgentFlow, build
+from agentic.agentflow.rollout import SPEC
 from core.algorithms.aggregate import row_scales
 from core.config import RecipeError
-from core.rollout.method import check_roles
 from core.rollout.rows import rows_from_groups
 from core.tools.base import Arguments
 from core.tools.base_generator import BaseGenerator
@@ -21,23 +20,6 @@ from core.types import Completion, Row, Trajectory, Turn
 GENERATOR = "{path: core.tools.base_generator.BaseGenerator}"
 ONLY_GENERATOR = f"agentflow.tools={{base_generator: {GENERATOR}}}"
 """Tools that can be made anywhere: python_coder wants isolation, and search a service."""
-
-
-@pytest.mark.parametrize(
-    ("preset", "needs"),
-    [
-        ("seed", ("executor", "verifier", "base_generator", "coder", "judge")),
-        ("paper", ("fixed", "executor", "verifier", "base_generator", "coder", "judge")),
-    ],
-)
-async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs, tokenizer):
-    method = build(SPEC.load(preset, [ONLY_GENERATOR]), tokenizer)
-    assert isinstance(method, AgentFlow)
-    assert method.needs == needs
-    check_roles(method, needs)
-    with pytest.raises(RecipeError, match=rf"roles\.{needs[1]} is missing.*--set roles\.{needs[1]}="):
-        check_roles(method, needs[:1])
-    await method.close()
 
 
 @pytest.mark.parametrize(

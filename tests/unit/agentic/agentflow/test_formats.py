@@ -13,7 +13,6 @@ from agentic.agentflow.formats import (
     OfficialFormat,
     ParsedCommand,
     ParseError,
-    Verdict,
 )
 
 official, compact = OfficialFormat(), CompactFormat()
@@ -124,7 +123,7 @@ def test_of_several_calls_the_memory_shows_the_one_that_runs():
     ],
 )
 def test_the_last_conclusion_decides(text, stop):
-    assert official.parse_verdict(text) == Verdict(stop)
+    assert official.parse_verdict(text) is stop
 
 
 @pytest.mark.parametrize(
@@ -177,8 +176,8 @@ def test_what_is_malformed_has_a_kind_and_is_never_run(parse, text, kind):
 def test_compact():
     assert compact.parse_next_step(" python : ratio 3 : 4\n") == NextStep("", "ratio 3 : 4", "python")
     assert compact.parse_command(" 12 * 7") == ParsedCommand({"query": "12 * 7"}, "12 * 7")
-    assert compact.parse_verdict(" STOP") == Verdict(True)
-    assert compact.parse_verdict("so CONTINUE.\n") == Verdict(False)
+    assert compact.parse_verdict(" STOP") is True
+    assert compact.parse_verdict("so CONTINUE.\n") is False
 
 
 PARTS = """Tool Name:|Sub-Goal:|Context:|4.|
@@ -190,7 +189,7 @@ PARTS = """Tool Name:|Sub-Goal:|Context:|4.|
 def test_no_text_makes_a_parser_raise(text):
     for form in (official, compact):
         for parse in (form.parse_next_step, form.parse_command, form.parse_verdict):
-            assert isinstance(parse(text), NextStep | ParsedCommand | Verdict | ParseError)
+            assert isinstance(parse(text), NextStep | ParsedCommand | bool | ParseError)
 
 
 @given(*[st.from_regex(r"[a-z][a-z0-9 ,+]{0,20}[a-z0-9]", fullmatch=True)] * 3)
@@ -231,4 +230,4 @@ def test_a_command_in_a_fence_is_the_query(text: str, query: str | None) -> None
         assert found.kind == "no_command"
     else:
         assert found == ParsedCommand({"query": query}, query)
-    assert FORMATS["fences"].parse_verdict("Conclusion: STOP") == Verdict(True)
+    assert FORMATS["fences"].parse_verdict("Conclusion: STOP") is True

@@ -5,24 +5,111 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from transformers import AddedToken
 
 from agentic.agentflow import prompts
+from agentic.agentflow.config import AgentFlowSection
 from agentic.agentflow.memory import shorten
 from agentic.agentflow.rollout import AgentFlow
-from core.policy.base import PolicyError
+from core.policy.base import PolicyError, Roles
+from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import PolicyFault, RolloutError
 from core.rollout.rows import rows_from_groups
 from core.text.tokenizer import encode_text, special_ids
 from core.tools.base import Query, Tool, Toolbox, ToolContext, ToolResult
 from core.tools.search import Search
-from core.types import Completion, Sampling, Task, Turn, derive_seed
-from tests.kit import script_policy
-from tests.unit.agentic.agentflow.conftest import COMMAND, NEXT, Echo, section
+from core.types import Completion, Sampling, Task, Trajectory, Turn, derive_seed
+from tests.kit import script_policy, train_tokenizer
+
+Answer = str | Sequence[int] | Exception
+
+
+class Echo(Tool):
+    """Gives back what it is asked."""
+
+    name: str = "echo"
+    description: str = "Repeats the query."
+    limits: str = "Knows nothing."
+    best_practice: str = "Keep it short."
+
+    async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
+        return ToolResult("ok", arguments.query)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return train_tokenizer("user assistant echo question step", 300, special=["<memory>"])
+
+
+@dataclass
+class Story:
+    """A rollout and the calls that each engine got."""
+
+    method: AgentFlow
+    engines: Mapping[str, ScriptedPolicy]
+    trajectory: Trajectory
+
+    def prompts(self, engine: str) -> list[str]:
+        return [str(self.method.tokenizer.decode(call.prompt_ids)) for call in self.engines[engine].calls]
+
+    def sampling(self, engine: str) -> list[Sampling]:
+        return [call.sampling for call in self.engines[engine].calls]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        return list(self.trajectory.log["steps"])
+
+
+Tell = Callable[..., Any]
+
+
+def section(**changes: Any) -> AgentFlowSection:
+    """A section whose planner is the policy and whose other roles have an engine of their own name."""
+    values: dict[str, Any] = {
+        "planner": {
+            "plan": {"role": "policy", "trained": True, "max_tokens": 500},
+            "next_step": {"role": "policy", "trained": True, "max_tokens": 600},
+            "final": {"role": "policy", "max_tokens": 700},
+        },
+        "roles": {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}},
+        "tools": {"echo": {"path": "unused"}},
+        "reward": "boxed",
+    }
+    return AgentFlowSection.model_validate({**values, **changes})
+
+
+NEXT = "Justification: it repeats.\nContext: none\nSub-Goal: repeat {0}\nTool Name: echo"
+COMMAND = '```python\nexecution = tool.execute(query="{0}")\n```'
+
+
+@pytest.fixture
+def tell(tokenizer: Any) -> Tell:
+    """Run one task. Engines answer with their texts (or ids) in order, the last one for ever; `others` are as given."""
+
+    async def run(
+        scripts: Mapping[str, Sequence[Answer]],
+        *,
+        task: Task | None = None,
+        sampling: Sampling | None = None,
+        method: AgentFlow | None = None,
+        tools: Sequence[Tool] | None = None,
+        others: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> Story:
+        method = method or AgentFlow(section(**changes), Toolbox(tools or [Echo()]), tokenizer)
+
+        engines = {name: script_policy(tokenizer, answers) for name, answers in scripts.items()} | dict(others or {})
+        task = task or Task("t", "Which question?", ("acorn",))
+        sampling = sampling or Sampling(temperature=0.7, top_p=0.9, seed=11)
+        return Story(method, engines, await method.rollout(task, Roles(engines), sampling))
+
+    return run
+
 
 GO, STOP, ANSWER = "Conclusion: CONTINUE", "Conclusion: STOP", "\\boxed{acorn}"
 ROLES = {"executor": [COMMAND.format("hi")], "verifier": [STOP]}
@@ -286,10 +373,9 @@ async def test_the_compact_form(tell):
 JUDGE = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "judge": {"role": "judge"}}
 
 
-@pytest.mark.parametrize("failure", [PolicyError("unavailable", "down"), PolicyError("engine", "out of memory")])
-async def test_an_answer_that_its_judge_does_not_see_fails_the_rollout(tell, failure):
+async def test_an_answer_that_its_judge_does_not_see_fails_the_rollout(tell):
     """A reward of 0 would blame the policy for it; what the rules settle needs no judge."""
-    dead = {**ROLES, "judge": [failure]}
+    dead = {**ROLES, "judge": [PolicyError("unavailable", "down")]}
     with pytest.raises(RolloutError, match="the judge gave no reply") as raised:
         await tell({**dead, "policy": ["a", NEXT.format("x"), "\\boxed{oak}"]}, reward="math", roles=JUDGE)
     assert raised.value.kind == "judge_failed"

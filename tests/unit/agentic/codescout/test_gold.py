@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic.codescout.gold import compare, main
-from agentic.codescout.places import CodePlaces, measure_f1, read_answer, read_gold, score
+from agentic.codescout.places import CodePlaces, read_answer, read_gold, score
 from core.data import read_tasks
 from core.types import Task
 from tests.kit import git
@@ -201,12 +201,6 @@ def test_an_answer_names_files_modules_and_functions() -> None:
 )
 def test_a_list_with_a_bad_entry_is_no_answer(locations: Any) -> None:
     assert read_answer(locations) is None
-
-
-def test_f1_is_two_hits_over_both_and_repeats_do_not_count() -> None:
-    assert measure_f1(["a", "b"], ["a", "c", "d"]) == pytest.approx(2 / 5)
-    assert measure_f1(["a", "a"], ["a"]) == 1.0
-    assert (measure_f1([], ["a"]), measure_f1(["a"], []), measure_f1([], [])) == (0.0, 0.0, 0.0)
 
 
 def test_what_the_patch_adds_is_no_place_that_can_be_found_and_a_level_without_places_scores_nothing() -> None:

@@ -166,10 +166,3 @@ async def test_the_full_prompt_states_the_rules_and_the_limits(isolation: None, 
 def test_a_long_output_keeps_head_and_tail() -> None:
     assert shorten("abc", 3) == "abc"
     assert shorten("a" * 50 + "b" * 50, 10) == "aaaaa\n... 90 characters left out ...\nbbbbb"
-
-
-def test_the_optimizer_of_the_paper_is_that_of_the_released_trainer() -> None:
-    """What its script does not set are SkyRL's defaults."""
-    optimizer = SPEC.load("paper").optimizer
-    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.9, 0.999, 0.01)
-    assert optimizer.clip_grad == 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -16,12 +17,11 @@ from agentic.codescout.world import (
     find_topic,
     grep_with_line_before,
     list_topics,
-    make_searcher,
     write_right_turn,
 )
 from core.policy.base import Roles
 from core.types import Sampling
-from core.worlds import SPLITS
+from core.worlds import SPLITS, TextPolicy
 
 TASKS = [task for split in SPLITS for domain in WORLD.domains for task in WORLD.draw_tasks(split, 6, domain=domain)]
 
@@ -44,7 +44,7 @@ async def test_our_grep_prints_what_the_real_one_prints(method: CodeScout) -> No
 
 async def test_the_right_turns_earn_everything_and_fit(method: CodeScout) -> None:
     for task in TASKS:
-        searcher = make_searcher(method.tokenizer, lambda prompt, task=task: write_right_turn(task, prompt))
+        searcher = TextPolicy(method.tokenizer, partial(write_right_turn, task))
         done = await method.rollout(task, Roles({"policy": searcher}), Sampling())
         assert (done.reward, done.metrics["turns"]) == (3.0, 2)
 

@@ -155,7 +155,7 @@ async def test_arguments_and_variables_are_filled_in_and_a_statement_is_no_shell
     assert said[1:3] == [f"-u=http://{port}/s/{key}/v1", f"http://{port}/s/{key}"]
 
 
-def test_a_command_that_cannot_run_is_refused(coding_model: Path, tokenizer: Any) -> None:
+def test_a_command_that_cannot_run_is_refused(tokenizer: Any) -> None:
     with pytest.raises(RecipeError, match=r"coding\.command needs coding\.backend auto"):
         make(tokenizer, "coding.backend=docker")
     wrong = {"/no/such": "that is there", "node_modules": "absolute", "/": "cover", "/tmp": "cover"}

@@ -8,30 +8,16 @@ from typing import Any
 
 import pytest
 
-from agentic.coding.grading import VERIFIER_FOLDERS, DiffGrade, grade, read_score
+from agentic.coding.grading import DiffGrade, read_score
 from agentic.coding.harbor import main, read_folder
 from agentic.coding.prompts import REPAIR, WORK
 from agentic.coding.records import RepositoryTask, check_task, read_task
 from agentic.coding.rollout import SPEC
 from core.data import DataError, read_tasks
-from core.policy.base import Roles
-from core.sandbox.workspace import IsolatedWorkspace, WorkspaceLimits
-from core.types import Sampling
-from tests.kit import call, script_policy
+from tests.kit import call
 from tests.unit.agentic.coding.harbor_folders import TASKS, TOML, write_folder
-
-LIMITS = WorkspaceLimits()
-
-
-async def attempt(task: RepositoryTask, command: str) -> DiffGrade:
-    """Return the grade of what a command changes, as in a rollout."""
-    async with IsolatedWorkspace(LIMITS, task.workdir, folders=VERIFIER_FOLDERS) as workspace:
-        await workspace.start(task.files, task.pre_commands)
-        await workspace.exec(command, timeout_s=30)
-        diff = await workspace.diff()
-    async with IsolatedWorkspace(LIMITS, task.workdir, folders=VERIFIER_FOLDERS) as clean:
-        await clean.start(task.files, task.pre_commands)
-        return await grade(clean, task, diff, timeout_s=60)
+from tests.unit.agentic.coding.test_reward_hacks import attempt
+from tests.unit.agentic.coding.test_rollout import make, play
 
 
 def read(folder: Path, name: str, **changed: str | None) -> tuple[RepositoryTask, list[str]]:
@@ -44,17 +30,17 @@ async def test_a_task_runs_here_its_solution_gets_1_and_nothing_gets_0(
     isolation: None, tmp_path: Path, name: str
 ) -> None:
     task, _ = read(tmp_path, name)
-    assert (await attempt(task, TASKS[name]["solution/solve.sh"])).reward == 1.0
-    nothing = await attempt(task, "true")
+    assert (await attempt(task, TASKS[name]["solution/solve.sh"]))[0].reward == 1.0
+    nothing, _ = await attempt(task, "true")
     assert (nothing.verdict, nothing.reward) == ("tests_failed", 0.0)
 
 
 async def test_a_reward_in_parts_is_kept_as_a_number_whatever_the_exit_status(isolation: None, tmp_path: Path) -> None:
     task, _ = read(tmp_path, "two-halves")  # its test.sh ends with status 3
-    half = await attempt(task, "echo one > a.txt")
+    half, _ = await attempt(task, "echo one > a.txt")
     assert (half, half.reward) == (DiffGrade("tests_failed", "0.5: ", 0.5), 0.5)
     silent = replace(task, verifier={**task.verifier, "test.sh": b"#!/bin/sh\necho 1\nexit 0\n"})
-    assert (await attempt(silent, "true")).verdict == "no_report", "exit status 0 and a printed 1 are no reward"
+    assert (await attempt(silent, "true"))[0].verdict == "no_report", "exit status 0 and a printed 1 are no reward"
 
 
 def test_the_command_writes_records_that_the_method_takes_and_tells_what_it_left_out(
@@ -204,7 +190,7 @@ HACKS = {
 @pytest.mark.parametrize("hack", HACKS)
 async def test_a_hack_of_the_tests_or_the_reward_gets_nothing(isolation: None, tmp_path: Path, hack: str) -> None:
     task, _ = read(tmp_path, "broken-package")
-    graded = await attempt(task, HACKS[hack])
+    graded, _ = await attempt(task, HACKS[hack])
     assert graded.reward == 0.0, graded
     verdicts = {"symlink": "symlink", "shell_killed": "no_report", "other_report": "no_report"}
     assert graded.verdict == verdicts.get(hack, "tests_failed")
@@ -214,20 +200,18 @@ async def test_the_hacks_beside_a_repair_do_not_harm_it(isolation: None, tmp_pat
     """Nothing in the folder is restored: it is the agent's, with files that other records protect."""
     task, _ = read(tmp_path, "broken-package")
     repair = TASKS["broken-package"]["solution/solve.sh"]
-    assert (await attempt(task, f"{repair}; {HACKS['tests_in_the_folder']}; {HACKS['own_pytest']}")).reward == 1.0
+    assert (await attempt(task, f"{repair}; {HACKS['tests_in_the_folder']}; {HACKS['own_pytest']}"))[0].reward == 1.0
     made = replace(task, verifier={"test.sh": b"[ -f conftest.py ] && echo 1 > /logs/verifier/reward.txt"})
-    assert (await attempt(made, "touch conftest.py")).reward == 1.0
+    assert (await attempt(made, "touch conftest.py"))[0].reward == 1.0
 
 
 async def test_a_rollout_sees_the_instruction_and_no_test_and_keeps_the_number(
     isolation: None, tokenizer: Any, tmp_path: Path
 ) -> None:
-    changes = ["coding.tools=[bash]", "coding.context_tokens=4000", "model.max_model_len=null", "coding.max_tokens=400"]
-    method = SPEC.build(SPEC.load("tiny", [*changes, "coding.max_turns=20"]), tokenizer)
     task = read_folder(write_folder(tmp_path, "two-halves"), [])
     commands = "ls -a /tests /logs . ..; pwd", "echo two > b.txt"
-    policy = script_policy(tokenizer, [*(call("bash", command=command) for command in commands), "done"])
-    done = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
+    answers = [*(call("bash", command=command) for command in commands), "done"]
+    done = await play(make(tokenizer, "coding.tools=[bash]"), answers, task)
     assert (done.reward, done.status, done.log["verdict"]) == (0.5, "completed", "tests_failed")
     shown = tokenizer.decode(done.turns[-1].prompt_ids)
     assert f"Write one into a.txt and two into b.txt.\n\n{WORK} When you are done" in shown

@@ -197,8 +197,3 @@ def test_a_broken_record_fails_by_name_before_a_rollout(number: int, tmp_path: P
 @pytest.mark.parametrize(("field", "change"), TOP, ids=[f"{n}-{field}" for n, (field, _) in enumerate(TOP)])
 def test_a_record_with_a_broken_top_fails_by_name(field: str, change: dict[str, Any], tmp_path: Path) -> None:
     expect_fault(tmp_path, {**GOOD, **change}, field)
-
-
-def test_an_image_is_needed_where_docker_is_set(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"metadata\.image"):
-        read(tmp_path, GOOD, "coding.backend=docker")

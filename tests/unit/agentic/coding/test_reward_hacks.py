@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentic.coding.grading import VERDICTS, DiffGrade, grade
+from agentic.coding.grading import VERDICTS, VERIFIER_FOLDERS, DiffGrade, grade
 from agentic.coding.records import RepositoryTask, read_task
 from agentic.coding.repairs.generate import draw_record
 from core.sandbox.workspace import IsolatedWorkspace, WorkspaceError, WorkspaceLimits
@@ -105,16 +105,17 @@ def task_for(grader: str) -> RepositoryTask:
 
 async def attempt(task: RepositoryTask, command: str, timeout_s: float = 60) -> tuple[DiffGrade, bool]:
     """Run a command as an agent would. Return the grade of its diff, and whether the tests pass where it was run."""
-    async with IsolatedWorkspace(LIMITS, task.workdir) as workspace:
-        await workspace.start(task.files)
+    folders = VERIFIER_FOLDERS if task.verifier else ()
+    async with IsolatedWorkspace(LIMITS, task.workdir, folders=folders) as workspace:
+        await workspace.start(task.files, task.pre_commands)
         await workspace.exec(command, timeout_s=30)
-        fooled = (await workspace.exec("python3 -m pytest -q", timeout_s=60)).ok if not task.cases else False
+        fooled = (await workspace.exec("python3 -m pytest -q", timeout_s=60)).ok if task.tests else False
         try:
             diff = await workspace.diff()
         except WorkspaceError as error:
             return DiffGrade("huge_diff" if error.kind == "huge_diff" else "no_diff"), fooled
-    async with IsolatedWorkspace(LIMITS, task.workdir) as clean:
-        await clean.start(task.files)
+    async with IsolatedWorkspace(LIMITS, task.workdir, folders=folders) as clean:
+        await clean.start(task.files, task.pre_commands)
         return await grade(clean, task, diff, timeout_s=timeout_s), fooled
 
 

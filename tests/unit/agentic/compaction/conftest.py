@@ -5,12 +5,6 @@ from typing import Any
 import pytest
 
 from agentic.compaction.rollout import SPEC, CompactingReader
-from agentic.compaction.world import WORLD
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Any:
-    return WORLD.train_tokenizer()
 
 
 @pytest.fixture

@@ -235,7 +235,6 @@ def test_prompts_offer_what_is_on(style: Style, order: Order) -> None:
         (["memagent.information_reward=0.2", "reward=os.path:join"], "leave one out"),
         (["memagent.information_reward=1"], "below wrong ones; set it below 1,"),
         (["memagent={gate_exit: true, gate_rewards: true, information_reward: 0.25}"], "below 0.25"),
-        (["warm_start.copy_steps=-1"], r"warm_start\.copy_steps"),
         (["warm_start.steps=0", "warm_start.copy_steps=0", "warm_start.lookup_steps=0"], "warm_start: null"),
     ],
 )

@@ -8,14 +8,9 @@ import pytest
 from aiohttp import web
 
 from agentic.search_r1.rollout import SPEC, SearchR1
-from agentic.search_r1.world import WORLD, write_passages
+from agentic.search_r1.world import write_passages
 from core.data.files import write_records
 from tests.kit import serve_app, serve_corpus
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Any:
-    return WORLD.train_tokenizer()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A turn ends at its tag, passages enter untrained, and the exact match of the last answer is the reward."""
+"""A turn ends at its tag or is a call, passages enter untrained, and the last answer is rewarded if it is exact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID, LONG_QUERY
+from agentic.search_r1.prompts import CALL_INVALID, INFORMATION, INSTRUCTIONS, INVALID, LONG_QUERY, write_prompt
 from agentic.search_r1.rollout import SPEC, SearchR1, format_passages
 from agentic.search_r1.world import find_facts, write_passage
 from core.config import RecipeError
@@ -19,10 +19,10 @@ from core.policy.base import Roles
 from core.retrieval import MAX_QUERY_CHARS
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows, rows_from_groups
-from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy
+from tests.kit import call, script_policy, split_row
 from tests.unit.agentic.search_r1.conftest import load, serve_answer
+from tests.unit.gateway.templates import make_tokenizer
 
 THING = "blue lamp"
 OWNER = find_facts(THING)["owner"]
@@ -51,40 +51,28 @@ async def test_the_policys_message_grows_by_what_its_search_found(method: Search
         "turns": 2, "calls_search": 1, "failed_calls": 0, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0,
     }  # fmt: skip
     assert done.log == {"answer": OWNER, "end": "answered", "queries": [THING]}
-    before, found, after = show(method, done).partition("\n\n<information>")
-    passages, _, answer = after.partition("</information>\n\n")
-    assert found
-    assert before == (f"<|im_start|>user\n{TASK.question}<|im_end|>\n<|im_start|>assistant\nI must search. {SEARCH}"), (
-        "nothing that the policy writes behind its tag is kept"
-    )
-    assert answer == f"So: {RIGHT}"
     title, _, text = write_passage(THING, find_facts(THING)).partition("\n")
-    first, second = passages.split("\n")
-    assert first == f"Doc 1(Title: {title}) {text}"
-    assert second.startswith("Doc 2(Title: ")
+    passages = format_passages(await method.find(THING))
+    assert passages.startswith(f"Doc 1(Title: {title}) {text}\nDoc 2(Title: ")
+    opening = f"<|im_start|>user\n{TASK.question}<|im_end|>\n<|im_start|>assistant\nI must search. {SEARCH}"
+    grown = f"{opening}{INFORMATION.format(passages)}So: {RIGHT}"
+    assert show(method, done) == grown, "nothing that the policy writes behind its tag is kept"
 
 
 async def test_a_rollout_is_one_row_in_which_the_policys_tokens_alone_are_trained(method: SearchR1) -> None:
     """With invalid turns and end tokens in between, the row is the conversation, token for token."""
     done = await play(method, SEARCH, "I do not know", SEARCH, RIGHT)
-    (alone,) = make_rows(done.turns, "segment")
-    assert alone.turns == tuple(range(len(done.turns)))
     other = await play(method, "<answer> nobody</answer>")
     rows = rows_from_groups([[done, other]], std_normalization=False, split_advantage=False, rows="segment")
     assert [row.advantage for row in rows] == [0.5, -0.5]
-    last = done.turns[-1]
-    assert rows[0].tokens == (*last.prompt_ids, *last.completion.token_ids)
-    start = len(rows[0].tokens) - len(rows[0].loss_mask)
-    trained = [token for token, mask in zip(rows[0].tokens[start:], rows[0].loss_mask, strict=True) if mask]
-    assert trained == [token for turn in done.turns for token in turn.completion.token_ids]
-    assert "<information>" not in method.tokenizer.decode(trained)
-    assert {p for p, mask in zip(rows[0].logprobs, rows[0].loss_mask, strict=True) if mask} == {-0.5}
-    passages = format_passages(await method.find(THING))
-    for shown in (INFORMATION.format(passages), INVALID):
-        ids = encode_text(method.tokenizer, shown)
-        places = [i for i in range(len(rows[0].tokens)) if rows[0].tokens[i : i + len(ids)] == ids]
-        assert places
-        assert not any(rows[0].loss_mask[i - start + j] for i in places for j in range(len(ids)))
+    row, last = rows[0], done.turns[-1]
+    assert row.tokens == (*last.prompt_ids, *last.completion.token_ids)
+    found = INFORMATION.format(format_passages(await method.find(THING)))
+    assert split_row(row, method.tokenizer) == [
+        (True, SEARCH), (False, found), (True, "I do not know<|im_end|>"), (False, INVALID), (True, SEARCH),
+        (False, found), (True, RIGHT),
+    ]  # fmt: skip
+    assert {p for p, mask in zip(row.logprobs, row.loss_mask, strict=True) if mask} == {-0.5}
 
 
 @pytest.mark.parametrize(
@@ -195,12 +183,6 @@ def test_the_released_data_are_read_as_they_are(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("preset", ["paper", "one-gpu"])
-def test_the_presets_of_the_paper_are_evaluated_greedily_as_in_the_released_code(preset: str) -> None:
-    run = SPEC.load(preset).run
-    assert (run.eval_temperature, run.eval_top_p) == (0.0, 1.0)
-
-
 async def test_the_first_search_that_finds_an_answer_earns_1_and_the_answer_nothing(method: SearchR1) -> None:
     """MT-GRPO's retrieval reward, once in a rollout."""
     for turns, rewards in (
@@ -226,3 +208,56 @@ async def test_a_state_is_the_set_of_passages_that_were_read(method: SearchR1) -
     assert states[0][2] == states[1][2] == states[0][3] == states[1][3], "in any order, and each counts once"
     assert states[1][1] == states[2][2]
     assert len({state for each in states for state in each}) == 4
+
+
+BOXED = f"The passage names them: \\boxed{{{OWNER}}}"
+HEAD, TAIL = "\n<|im_start|>user<tool_response>\n", "\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+
+
+async def play_calls(service: str, *replies: str) -> tuple[Trajectory, list[str]]:
+    """Return the rollout, and what was shown after each turn but the last."""
+    tokenizer = make_tokenizer("qwen3")
+    form = "search_r1.format=calls", "search_r1.prompt=released"
+    room = "search_r1.max_turns=4", "search_r1.max_tokens=500", "model.max_model_len=null"
+    recipe = load(service, *form, *room)
+    policy = script_policy(tokenizer, replies, last=False)
+    done = await SearchR1(recipe, tokenizer).rollout(TASK, Roles({"policy": policy}), Sampling(seed=1))
+    (row,) = make_rows(done.turns, "segment")
+    assert sum(row.loss_mask) == sum(len(turn.completion.token_ids) for turn in done.turns)
+    first = tokenizer.decode(done.turns[0].prompt_ids)
+    assert '"name": "search"' in first
+    assert "<search>" not in first
+    assert TASK.question in first
+    turns = [(*turn.prompt_ids, *turn.completion.token_ids) for turn in done.turns]
+    return done, [tokenizer.decode(b.prompt_ids[len(a) :]) for a, b in zip(turns, done.turns[1:], strict=False)]
+
+
+async def test_a_search_is_a_call_and_its_passages_are_the_tools_message(service: str) -> None:
+    done, shown = await play_calls(service, f"I do not know. {call('search', query=THING)}", BOXED)
+    assert (done.reward, done.status, done.log["answer"], done.log["queries"]) == (1.0, "completed", OWNER, [THING])
+    assert done.metrics == {
+        "turns": 2, "calls_search": 1, "failed_calls": 0, "invalid_actions": 0, "answered": 1.0, "exact_match": 1.0,
+    }  # fmt: skip
+    assert shown[0].startswith(f"{HEAD}Doc 1(Title: {THING}) {THING}: ")
+    assert shown[0].endswith(TAIL)
+    done, _ = await play_calls(service, call("search", query=THING).removesuffix("\n</tool_call>"), BOXED)
+    assert (done.metrics["calls_search"], done.metrics["unended_call"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ("I think, and neither search nor answer.", f"\n<|im_start|>user\n{CALL_INVALID}<|im_end|>\n"),
+        (call("search", question=THING), f"{HEAD}error: search needs the argument query"),
+        (call("search", query=THING) * 2, f"{HEAD}error: call search once in a turn"),
+    ],
+)
+async def test_another_turn_is_invalid_and_is_told_so(reply: str, told: str, service: str) -> None:
+    done, shown = await play_calls(service, reply, BOXED)
+    assert shown[0].startswith(told)
+    assert (done.reward, done.metrics["invalid_actions"], done.metrics["calls_search"]) == (1.0, 1, 0)
+
+
+def test_a_question_gets_a_question_mark_if_it_has_none() -> None:
+    shown = [str(write_prompt("released", question)[1]) for question in ("Who", "Who?", "谁？")]
+    assert shown == [" Who?\n", " Who?\n", " 谁？\n"]

@@ -20,7 +20,7 @@ from core.rollout.rows import make_rows, rows_from_groups
 from core.rollout.turns import Turns
 from core.text.tokenizer import encode_text, special_ids
 from core.types import Sampling, Task, Trajectory
-from tests.kit import call, script_policy, serve_corpus
+from tests.kit import call, script_policy, serve_corpus, split_row
 from tests.unit.agentic.search_r1.conftest import load, serve_answer
 from tests.unit.gateway.templates import make_tokenizer
 
@@ -139,13 +139,11 @@ async def test_another_models_summary_is_an_observation(pages: str, tokenizer: A
     assert asked.endswith(f"{PAGE}\n\nThe page ends. Add nothing of your own; if nothing on the page helps, say so. "
                           "Looked for: its owner<|im_end|>\n<|im_start|>assistant\n")  # fmt: skip
     assert show(method, done, 3).endswith("Looked for: amber lamp<|im_end|>\n<|im_start|>assistant\n")
-    shown = show(method, done)
-    assert shown.endswith(f"{GOAL}{INFORMATION.format('its owner is ada stone .')}{VISIT}{INFORMATION.format('old')}")
     (row,) = make_rows(done.turns, "segment")
-    start = len(row.tokens) - len(row.loss_mask)
-    trained = [token for token, mask in zip(row.tokens[start:], row.loss_mask, strict=True) if mask]
-    assert trained == [token for turn in done.turns if turn.role == "act" for token in turn.completion.token_ids]
-    assert "its owner is ada" not in tokenizer.decode(trained)
+    told = [INFORMATION.format(summary) for summary in ("its owner is ada stone .", "old")]
+    assert split_row(row, tokenizer) == [
+        (True, GOAL), (False, told[0]), (True, VISIT), (False, told[1]), (True, RIGHT),
+    ]  # fmt: skip
     assert done.metrics["turns"] == 3
     assert (done.metrics["calls_visit"], done.metrics["failed_calls"]) == (2, 0)
 
@@ -329,7 +327,7 @@ def test_a_recipe_that_cannot_be_run_says_what_to_change(pages: str, tokenizer: 
         with pytest.raises(RecipeError, match=says):
             make(pages, tokenizer, *overrides)
     method = make(pages, tokenizer, READER, "model.max_model_len=850")  # whose own context is its own affair
-    with pytest.raises(RecipeError, match=r"roles.reader is missing"):
+    with pytest.raises(RecipeError, match=r"roles\.reader is missing.*--set roles\.reader="):
         check_roles(method, ["policy"])
 
 

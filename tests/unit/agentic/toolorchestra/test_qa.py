@@ -344,23 +344,29 @@ async def test_dead_services_are_not_the_orchestrators_fault(tell: Tell, service
     assert (await tell([ANSWER_2])).trajectory.reward == 0.0
 
 
+async def ask_frames(services: Services, tokenizer: Any, *texts: str) -> Trajectory:
+    """Play a question of FRAMES, with one model for the experts and the judge."""
+    models = {"gpt-5": {"url": f"{services.url}/v1", "max_retries": 0, "price": {"input": 1, "output": 1}}}
+    aliases = {"search": ["search-1"], "answer": ["answer-1"]}
+    mapped = {"model_mapping": dict.fromkeys(("search-1", "answer-1"), "gpt-5"), "models": models, "judge": "gpt-5"}
+    section = recipe(services, tools=aliases, experts=[], latency="measured", **mapped)
+    method = ReleasedQuestions(section, tokenizer, "frames")
+    policy = script_policy(tokenizer, [tokenizer.encode(text, add_special_tokens=False) for text in texts])
+    try:
+        return await method.rollout(QUESTION, Roles({"policy": policy}), Sampling(seed=1))
+    finally:
+        await method.close()
+
+
 @pytest.mark.parametrize("dead", ["search", "experts"])
 async def test_a_question_of_frames_that_a_dead_service_lost_is_asked_again(
     services: Services, tokenizer: Any, dead: str
 ) -> None:
     services.scripts["gpt-5"] = lambda messages: 500 if dead == "experts" else "<answer>I do not know</answer>"
     services.retrieval_status = 500 if dead == "search" else 200
-    models = {"gpt-5": {"url": f"{services.url}/v1", "max_retries": 0, "price": {"input": 1, "output": 1}}}
-    tools = {"search": ["search-1"], "answer": ["answer-1"]}
-    changes = {"tools": tools, "experts": [], "models": models, "judge": "gpt-5", "latency": "measured"}
-    mapped = recipe(services, model_mapping={"search-1": "gpt-5", "answer-1": "gpt-5"}, **changes)
-    asked = [tokenizer.encode(text, add_special_tokens=False) for text in (SEARCH, ANSWER_1)]
-    policy = script_policy(tokenizer, asked)
-    method = ReleasedQuestions(mapped, tokenizer, "frames")
     with pytest.raises(RolloutError, match="gave no reply") as raised:
-        await method.rollout(QUESTION, Roles({"policy": policy}), Sampling(seed=1))
+        await ask_frames(services, tokenizer, SEARCH, ANSWER_1)
     assert raised.value.kind == "service_failed"
-    await method.close()
 
 
 @pytest.mark.parametrize(
@@ -373,14 +379,8 @@ async def test_a_word_of_the_judge_of_frames_that_cannot_be_read_is_counted(
     services.scripts["gpt-5"] = lambda messages: (
         said if "Reference answer" in messages[-1]["content"] else "<answer>forty-two</answer>"
     )
-    models = {"gpt-5": {"url": f"{services.url}/v1", "max_retries": 0, "price": {"input": 1, "output": 1}}}
-    changes = {"tools": {"answer": ["answer-1"]}, "experts": [], "models": models, "judge": "gpt-5"}
-    mapped = recipe(services, model_mapping={"answer-1": "gpt-5"}, latency="measured", **changes)
-    policy = script_policy(tokenizer, [tokenizer.encode(ANSWER_1, add_special_tokens=False)])
-    method = ReleasedQuestions(mapped, tokenizer, "frames")
-    played = await method.rollout(QUESTION, Roles({"policy": policy}), Sampling(seed=1))
+    played = await ask_frames(services, tokenizer, ANSWER_1)
     assert (played.reward, played.metrics["judge_unreadable"]) == (reward, unread)
-    await method.close()
 
 
 async def test_a_rebuilt_prompt_keeps_within_its_budget(tell: Tell, services: Services) -> None:
