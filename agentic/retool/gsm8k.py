@@ -128,7 +128,7 @@ def enlarge(task: Task) -> Task | None:
     """
     program, rng = write_program(task), Random(task.task_id)
     results = None if program is None else compute(program)
-    if not program or not results or results[-1] != Fraction(task.answers[0].replace(",", "")):
+    if not program or not results or results[-1:] != compute(f"a = {task.answers[0].replace(',', '')}"):
         return None
     given = [number.replace(",", "") for number in _NUMBER.findall(task.question)]
     spelled = {str(number) for number, word in enumerate(WORDS, 1) if word in task.question.lower().split()}

@@ -145,9 +145,13 @@ class RLM(Method):
             branches = [turns.branch() for _ in prompts]
             for branch in branches:
                 branch.recorded = []
+            parts = map(self.ask_part, [policy] * len(prompts), branches, prompts)
+            asked = list(map(asyncio.create_task, parts))
             try:
-                return await asyncio.gather(*map(self.ask_part, [policy] * len(prompts), branches, prompts))
+                return await asyncio.gather(*asked)
             finally:
+                for one in asked:
+                    one.cancel()  # where one fails, so does the rollout, and nobody waits for the others
                 turns.recorded += [turn for branch in branches for turn in branch.recorded]
 
         try:

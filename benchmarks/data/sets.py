@@ -124,7 +124,7 @@ def _read_hub(benchmark: Benchmark, scratch: Path) -> Iterator[tuple[str, Locate
 def _read_files(name: str, benchmark: Benchmark, source: Path) -> Iterator[tuple[str, Located]]:
     """Yield the records of a file or folder with their published splits."""
     names = {pattern.rpartition("/")[2]: split for pattern, split in benchmark.files.items()}
-    files = sorted(path for pattern in names for path in source.rglob(pattern)) if source.is_dir() else [source]
+    files = sorted({path for pattern in names for path in source.rglob(pattern)}) if source.is_dir() else [source]
     if not files:
         raise DataError(f"{source}: has no file named {', '.join(names)}. Fix: give the file of {name}.")
     only = {published for _, published in benchmark.hub}

@@ -36,8 +36,10 @@ def grpo_loss(
     add nothing to loss or gradient.
 
     Raises:
-        ValueError: the reference log-probs or the entropy that a setting needs are missing.
+        ValueError: the reference log-probs, the entropy or the rows that a setting needs are missing.
     """
+    if config.loss_mode == "gspo" and sequence_T is None:
+        raise ValueError("loss_mode is gspo, but nothing says which tokens are of one row: give sequence_T")
     if config.kl_loss_coef and ref_logprobs_T is None:
         raise ValueError(
             f"kl_loss_coef is {config.kl_loss_coef}, but there are no reference log-probs: load a reference or set it "

@@ -55,7 +55,7 @@ def policy_loss(
         case "vanilla" | "gspo":
             log_ratio_T = logprobs_T - old_logprobs_T.detach()
             if config.loss_mode == "gspo":
-                assert sequence_T is not None, "gspo averages over the tokens of a row: give sequence_T"
+                assert sequence_T is not None
                 mean_T = _average_sequences(log_ratio_T.detach(), sequence_T)
                 log_ratio_T = mean_T + (logprobs_T - logprobs_T.detach())
             return clipped_policy_loss(

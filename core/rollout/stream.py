@@ -42,6 +42,8 @@ class TaskStream:
     """Repeats `tasks` without end. Its whole state is `cursor`, the number of tasks handed out so far."""
 
     def __init__(self, tasks: Sequence[Task], *, shuffle: bool, seed: int):
+        if not tasks:
+            raise ValueError("the data set has no tasks")
         self.tasks = tasks
         self.shuffle = shuffle
         self.seed = seed

@@ -74,10 +74,12 @@ def test_one_number_is_large_in_question_and_program_and_the_answer_follows() ->
         ("Of 5 and 25?", "<<5+25=30>>30. <<30/6=5>>5 and <<30-25=5>>5", 5),
         ("Who has 15, at 15% more than 8?", "<<15+8=23>>23", 23),
         ("Of 15, half of it?", "<<15/2=7.5>>7.5", "7.5"),
+        ("Of 15 and 9, all?", "<<15+9=24>>24", "24 apples"),
     ],
     ids=[
         "a number that is there twice", "another answer", "which number is it", "negative",
         "a result that is not used", "a number of nowhere", "equal results", "a share of the same number", "not whole",
+        "no number",
     ],
 )  # fmt: skip
 def test_a_question_that_the_rule_does_not_fit_is_left_out(question: str, solution: str, answer: object) -> None:

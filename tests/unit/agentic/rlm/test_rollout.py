@@ -9,13 +9,14 @@ import pytest
 
 from agentic.rlm.inside import REFUSAL
 from agentic.rlm.rollout import RLM, SPEC, find_program
-from core.policy.base import Roles
+from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.sandbox import Sandbox, SandboxUnavailable
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy
+from core.worlds import encode_turn
+from tests.kit import script_policy, until
 
 Play = Callable[..., Any]
 DOCUMENT = "The grass is green. " * 20 + "The lamp is: owl. " + "The sky is blue. " * 20
@@ -94,6 +95,22 @@ async def test_subcalls_of_a_batch_are_recorded_in_its_order_and_may_stay_untrai
     assert [turn.trained for turn in trajectory.turns] == [True, False, False, False, True]
     assert trajectory.log["programs"][0]["output"] == "['1', '2', '3']"
     assert len({turn.prompt_ids for turn in asked}) == 3
+
+
+async def test_a_subcall_that_fails_ends_the_other_of_its_batch(build: Any, tokenizer: Any) -> None:
+    class SecondFails(ScriptedPolicy):
+        async def generate(self, prompt_ids: Any, sampling: Any, session: str | None = None) -> Any:
+            if len(self.calls) == 2:  # of the root, and of the first subcall
+                raise PolicyError("unavailable", "gone")
+            self._latency = 60.0 * len(self.calls)
+            return await super().generate(prompt_ids, sampling, session)
+
+    program = encode_turn(tokenizer, write("llm_query_batched(['patient', 'broken'])"))
+    policy, method = SecondFails(lambda *_: program), build()
+    with pytest.raises(PolicyError, match="gone"):
+        await method.rollout(TASK, Roles({"policy": policy}), Sampling(seed=1))
+    await method.close()
+    await until(lambda: policy.cancelled == 1)
 
 
 async def test_final_ends_the_rollout_with_a_value_that_no_reply_holds(play: Any) -> None:
