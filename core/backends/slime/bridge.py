@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from statistics import fmean, pstdev
 from typing import Any
 
-from core.backends.rollouts import ABORTED, NOTES, OpenOnce, read_notes, summarize_notes
+from core.backends.rollouts import ABORTED, NOTES, OpenOnce, summarize_notes
 from core.backends.slime import rows
 from core.backends.slime.framework import framework_of
 from core.backends.slime.samples import (
@@ -35,6 +35,7 @@ from core.backends.slime.samples import (
     fan_out,
     fill_sample,
     group_samples,
+    read_outcome,
     read_reward,
     read_task,
     read_trajectory,
@@ -131,7 +132,7 @@ class SlimeBridge:
         """Return the raw rewards and the advantages of the fanned-out Samples of one batch. Raises as `convert`."""
         recipe, key = self.recipe(args), reward_key(args)
         parts = {sample.rollout_id: sample for sample in samples}.values()  # one of each rollout
-        self._end_if_all_failed(recipe, [read_notes("", s.metadata[NOTES], read_reward(s, key)) for s in parts])
+        self._end_if_all_failed(recipe, [read_outcome(sample, key) for sample in parts])
         return rows.post_process_rewards(samples, recipe.algorithm, key)
 
     def _end_if_all_failed(self, recipe: Recipe, trajectories: Sequence[Trajectory]) -> None:
@@ -142,7 +143,11 @@ class SlimeBridge:
         """Keep a group whose valid rewards differ. After too many dropped groups, keep any group."""
         recipe = self.recipe(args)
         rollouts = [member[0] if isinstance(member, list) else member for member in group]
-        trajectories = self._read_rewards(args, rollouts)
+        if regrade := self.spec.regrade(recipe):  # it sees the rewards that `convert` will see
+            read = [read_trajectory(sample, reward_key(args)) for sample in rollouts]
+            trajectories = self._regrade(args, regrade, rollouts, read)
+        else:
+            trajectories = [read_outcome(sample, reward_key(args)) for sample in rollouts]
         signal = has_signal(trajectories, recipe.algorithm.min_group_std)
         limit = recipe.algorithm.max_num_gen_batches * recipe.rollout.tasks_per_step
         keep = signal or self._dropped_groups >= limit
@@ -176,18 +181,6 @@ class SlimeBridge:
         except DataError:  # every rollout of this group has already failed as `bad_task`
             return group
         return regrade_group(regrade, task, group)
-
-    def _read_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> Sequence[Trajectory]:
-        """Return a group with the rewards that `convert` will see. Fanned-out Samples have a reward but no turns."""
-        key = reward_key(args)
-        if regrade := self.spec.regrade(self.recipe(args)):
-            return self._regrade(args, regrade, samples, [read_trajectory(sample, key) for sample in samples])
-        return [
-            failed_trajectory("", "removed", "")
-            if sample.remove_sample
-            else Trajectory("", (), reward=read_reward(sample, key))
-            for sample in samples
-        ]
 
 
 def summarize(samples: Sequence[SlimeSample], reward_key: str | None = None) -> dict[str, float]:
