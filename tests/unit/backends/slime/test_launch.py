@@ -23,7 +23,6 @@ from agentic.memagent.rollout import SPEC, MemAgent
 from core.backends.checks import REPOSITORY
 from core.backends.records import convert
 from core.backends.slime import flags, launch
-from core.backends.slime.launch import environment
 from core.data import read_tasks, write_jsonl
 from core.rollout.method import find_package
 from core.runs.inputs import ORIGIN
@@ -134,13 +133,14 @@ def test_the_jobs_processes_can_import_a_method_of_ones_own(tmp_path: Path, monk
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert new.main([str(tmp_path / "own_for_slime")]) == 0
     recipe = SPEC.load("seed").model_copy(update={"method": find_package(str(tmp_path / "own_for_slime"))})
-    assert str(tmp_path) in environment(recipe)["PYTHONPATH"].split(":")
+    assert str(tmp_path) in launch.make_job(recipe, tmp_path).environment["PYTHONPATH"].split(":")
 
 
 def test_the_jobs_processes_can_import_what_is_on_pythonpath_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"rewards{os.pathsep}{os.pathsep}/mine")
     paths = ["/root/Megatron-LM", str(REPOSITORY), "/root/slime", str(Path("rewards").absolute()), "/mine"]
-    assert environment(SPEC.load("seed"))["PYTHONPATH"].split(":") == paths
+    job = launch.make_job(SPEC.load("seed"), Path("run"))
+    assert job.environment["PYTHONPATH"].split(":") == paths
 
 
 def test_a_secret_is_named_in_the_recipe_reaches_the_job_and_is_written_nowhere(

@@ -135,7 +135,7 @@ def test_vime_has_one_script_for_gpus_apart_too() -> None:
 
 def test_a_variable_of_the_other_engine_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"slime\.env\.SGLANG_X is for the engine of slime"):
-        launch.environment(recipe_on("vime", "slime.env.SGLANG_X=debug"))
+        launch.make_job(recipe_on("vime", "slime.env.SGLANG_X=debug"), PATHS.out)
 
 
 def test_a_flag_of_the_other_engine_may_be_left_out() -> None:
