@@ -23,12 +23,14 @@ from agentic.memagent.rollout import SPEC, MemAgent
 from core.backends.checks import REPOSITORY
 from core.backends.records import convert
 from core.backends.slime import flags, launch
-from core.data import read_tasks, write_jsonl
+from core.backends.slime.samples import read_task
+from core.data import write_jsonl
 from core.rollout.method import find_package
 from core.runs.inputs import ORIGIN
 from core.types import Task
 from scripts import new
 from tests import kit
+from tests.unit.backends.slime.standin import Sample
 
 TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
 
@@ -123,8 +125,8 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     assert held == {"agentic_recipe": recipe.dump()}
     assert type(recipe).model_validate(held["agentic_recipe"]) == recipe
     lines = [json.loads(line) for line in (cluster.out / "data/train.jsonl").read_text().splitlines()]
-    assert [line["prompt"] for line in lines] == [[{"role": "user", "content": task.question}] for task in TASKS]
-    assert lines[1]["label"] == "a1"
+    assert (lines[1]["prompt"], lines[1]["label"]) == ([{"role": "user", "content": "Question 1?"}], "a1")
+    assert [read_task(Sample(**line), "train.jsonl") for line in lines] == TASKS
     assert len((cluster.out / "data/eval.jsonl").read_text().splitlines()) == 2
     assert (cluster.out / "config.yaml").is_file()
 
@@ -364,15 +366,6 @@ def test_a_broken_data_set_stops_the_script_before_the_job(cluster: Cluster, cap
     assert launch.main(cluster.arguments()) == 1
     assert "broken JSON" in capfd.readouterr().err
     assert not cluster.ray_calls
-
-
-def test_records_keep_the_whole_task(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "own.jsonl", TASKS)
-    assert convert("slime", tmp_path / "own.jsonl", tmp_path / "slime.jsonl", limit=3) == 3
-    lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
-    own = tmp_path / "metadata.jsonl"
-    own.write_text("".join(json.dumps(line["metadata"]) + "\n" for line in lines))
-    assert read_tasks(own) == TASKS[:3]
 
 
 def test_an_evaluation_takes_each_question_once(tmp_path: Path) -> None:
