@@ -22,10 +22,6 @@ def rendered(*overrides: str) -> dict[str, list[str]]:
     return flags.groups(SPEC.load("seed", overrides), PATHS)
 
 
-def test_a_whole_paper_preset_has_flags() -> None:
-    assert flags.groups(SPEC.load("paper"), PATHS)["SGLANG"]
-
-
 def refused(*overrides: str, preset: str = "seed") -> str:
     with pytest.raises(RecipeError) as caught:
         flags.groups(SPEC.load(preset, overrides), PATHS)

@@ -1,5 +1,5 @@
 """The launcher with everything of a cluster replaced by something small: a folder with slime's files, a `ray` that
-writes down what it was called with, a server that answers as Ray's and a role's would.
+writes down what it was called with, a server in the place of Ray's and a role's.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import re
 import shlex
 import shutil
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 
 from agentic.memagent.rollout import SPEC, MemAgent
 from core.backends.checks import REPOSITORY
@@ -39,24 +38,17 @@ JOBS: list[dict[str, str | None]] = []
 """What Ray lists."""
 
 
-class _Answer(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(503 if self.path.startswith("/ill") else 200)
-        self.end_headers()
-        if self.path == "/api/jobs/":
-            self.wfile.write(json.dumps(JOBS).encode())
-
-    def log_message(self, *_: object) -> None:
-        return None
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    """The port of a server that answers as Ray's and a role's would."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(JOBS, status=503 if request.path.startswith("/ill") else 200)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    with kit.serve_app(app) as url:
+        yield int(url.rpartition(":")[2])
 
 
 class Cluster:
