@@ -92,13 +92,7 @@ def test_the_agent_is_a_variant_beside_the_single_call(
     assert variants["agent"]["mean_turns"] == 3.0
     assert variants["single"]["parse_errors"] == 0.0
     assert "agent − single" in capsys.readouterr().out
-    smaller = arguments(model, preset, problems, tmp_path, *shared[:-1], "1", "--variants", "agent")
-    assert cli.main(smaller) == 0
-    assert "this result of 1 tasks x 2 samples replaces one of more, whose samples stay" in capsys.readouterr().out
-    # Another sampling does not go into the same folder.
-    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--temperature", "0.1")) == 1
-    assert "sampling.temperature: 0.7 in the folder, 0.1 asked for" in capsys.readouterr().err
-    # Nor do other problems in a file of the same name.
+    # Other problems in a file of the same name do not go into the same folder.
     other = tmp_path / problems.name
     other.write_text(problems.read_text().replace("plus", "and"))
     assert cli.main(arguments(model, preset, other, tmp_path, *shared, "--variants", "single")) == 1
