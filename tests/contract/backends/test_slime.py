@@ -183,9 +183,7 @@ def test_evaluation(
     groups = [(read_task(sample, args.prompt_data), [sample.session_id]) for sample in samples]
     played = play_again(tape, groups, case, case.spec.recipe.model_validate(recipe), tokenizer)
     ours = [trajectory for group in played for trajectory in group]
-    done, failures = [t for t in ours if t.status != "failed"], Failures()
-    for trajectory in (t for t in ours if t.status == "failed"):
-        failures.add(trajectory)
+    done, failures = [t for t in ours if t.status != "failed"], Failures(ours)
     assert len(ours) == len(case.faulty)
     mean_reward = sum(t.reward or 0.0 for t in ours) / len(ours)
     assert logged["eval/dev"] == logged["eval/dev/reward"] == pytest.approx(mean_reward)

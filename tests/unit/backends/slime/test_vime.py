@@ -20,16 +20,11 @@ from core.config import Recipe, RecipeError
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
 from core.rollout.method import method_spec
+from tests.contract.test_presets import CLUSTER
 from tests.unit.backends.slime.standin import arguments
 from tests.unit.backends.slime.test_hooks import RECIPE
 
 PATHS = flags.Paths(Path("/runs/x"))
-AGENTIC = Path(__file__).resolve().parents[4] / "agentic"
-PRESETS = [
-    (path.parents[1].name, path.stem)
-    for path in sorted(AGENTIC.glob("*/presets/*.yaml"))
-    if "slime" in yaml.safe_load(path.read_text())
-]
 ENGINE_FLAGS = {
     "--sglang-mem-fraction-static": "--vllm-gpu-memory-utilization",
     "--sglang-context-length": "--vllm-max-model-len",
@@ -50,7 +45,7 @@ def words_on(framework: str, *overrides: str) -> list[str]:
     return words_of(recipe_on(framework, *overrides))
 
 
-@pytest.mark.parametrize(("method", "preset"), PRESETS)
+@pytest.mark.parametrize(("method", "preset"), CLUSTER)
 def test_every_preset_differs_in_the_names_of_the_engines_flags_alone(method: str, preset: str) -> None:
     recipe = method_spec(method).load(preset, [])
     on_slime, on_vime = (words_of(launch.choose_framework(recipe, framework)) for framework in ("slime", "vime"))
