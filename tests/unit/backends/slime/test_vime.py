@@ -59,9 +59,7 @@ def test_functions_and_servers_are_vimes() -> None:
     words = words_on("vime", *more)
     assert words[words.index("--custom-tis-function-path") + 1] == "vime.backends.megatron_utils.loss.icepop_function"
     assert words[words.index("--vllm-config") + 1] == "/runs/x/servers.yaml"
-    config = launch.server_config(flags.cluster(recipe_on("vime", *more)))
-    assert config is not None
-    served = yaml.safe_load(config)
+    served = yaml.safe_load(launch.server_config(flags.cluster(recipe_on("vime", *more))) or "")
     assert [model["name"] for model in served["vllm"]] == ["policy", "judge"]
     assert served["vllm"][1]["server_groups"][0]["overrides"] == {"max_model_len": 9}
 
