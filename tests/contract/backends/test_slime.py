@@ -276,7 +276,7 @@ def test_slimes_loss_on_these_rows_is_ours(
 
 def both_losses(slime: Any, parts: list[Any], step: int, recipe: dict[str, Any], batch: int) -> Any:
     """(loss, gradient to each row's logits) of ours and of slime's, on random logits."""
-    from tests.golden.algorithms.make_golden import make_loss_args  # it turns torch.compile off
+    from tests.golden.algorithms.make_golden import make_loss_args
 
     algorithm = AlgorithmSection.model_validate(recipe["algorithm"])
     args = make_loss_args(algorithm.model_dump(), advantage_estimator=flags.ESTIMATORS[algorithm.loss_mode])
