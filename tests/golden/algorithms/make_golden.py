@@ -58,23 +58,6 @@ GRPO_CASES: list[tuple[Any, ...]] = [
 ]
 
 
-def compute_advantages(slime: Any, groups: list[list[float]], std_normalization: bool) -> list[float]:
-    """Run one batch of equal groups through the rollout manager's reward post-processing."""
-    size = len(groups[0])
-    args = SimpleNamespace(
-        advantage_estimator="grpo",
-        rewards_normalization=True,
-        grpo_std_normalization=std_normalization and size > 1,  # what slime's argument check does to a group of one
-        n_samples_per_prompt=size,
-        rollout_batch_size=len(groups),
-        reward_key=None,
-    )
-    samples = [slime.Sample(reward=reward) for group in groups for reward in group]
-    manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
-    advantages: list[float] = slime.rollout_manager._post_process_rewards(manager, samples)[1]
-    return advantages
-
-
 def make_loss_args(config: Mapping[str, Any], **others: Any) -> SimpleNamespace:
     """Make slime's arguments of a loss with these settings of `AlgorithmSection`."""
     tis_low, tis_high = config.get("tis") or (None, None)
@@ -158,7 +141,8 @@ def compute_tis(slime: Any) -> dict[str, Any]:
     return {"log_ratio": log_ratio, "cases": cases}
 
 
-def compute_advantage(slime: Any) -> list[dict[str, Any]]:
+def compute_advantages(slime: Any) -> list[dict[str, Any]]:
+    """Run batches of equal groups through the rollout manager's reward post-processing."""
     batches = [
         [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]],
         [[0.25, -1.5, 3.0], [10.0, 10.5, 9.0]],
@@ -166,14 +150,22 @@ def compute_advantage(slime: Any) -> list[dict[str, Any]]:
         [[0.7]],
         [[1.0, 0.0]],
     ]
-    return [
-        {
-            "groups": groups,
-            "std_normalization": std_normalization,
-            "advantages": compute_advantages(slime, groups, std_normalization),
-        }
-        for groups, std_normalization in product(batches, (True, False))
-    ]
+    cases = []
+    for groups, std_normalization in product(batches, (True, False)):
+        size = len(groups[0])
+        args = SimpleNamespace(
+            advantage_estimator="grpo",
+            rewards_normalization=True,
+            grpo_std_normalization=std_normalization and size > 1,  # what slime's argument check does to a group of one
+            n_samples_per_prompt=size,
+            rollout_batch_size=len(groups),
+            reward_key=None,
+        )
+        samples = [slime.Sample(reward=reward) for group in groups for reward in group]
+        manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
+        _, advantages = slime.rollout_manager._post_process_rewards(manager, samples)
+        cases.append({"groups": groups, "std_normalization": std_normalization, "advantages": advantages})
+    return cases
 
 
 def make_rows() -> list[dict[str, Any]]:
@@ -302,7 +294,7 @@ def make(root: Path) -> dict[str, Any]:
             "kl": compute_kl(slime),
             "policy_loss": compute_policy_loss(slime),
             "tis": compute_tis(slime),
-            "advantages": compute_advantage(slime),
+            "advantages": compute_advantages(slime),
             "grpo": {"rows": rows, "cases": [case | {"expected": compute_grpo(slime, rows, case)} for case in cases]},
         }
 
