@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -50,7 +50,7 @@ from core.rollout.roles import open_roles
 from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal, regrade_group
 from core.runs.health import Health
 from core.text.tokenizer import Tokenizer
-from core.types import Group, Sampling, Trajectory
+from core.types import Group, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +118,7 @@ class SlimeBridge:
         """
         recipe = self.recipe(args)
         regrade = self.spec.regrade(recipe)
-        trajectories = [read_trajectory(sample, reward_key(args)) for sample in samples]
-        self._end_if_all_failed(recipe, trajectories)
+        self._end_if_all_failed(args, samples)
         return rows.make_train_data(
             samples,
             recipe.algorithm,
@@ -130,13 +129,12 @@ class SlimeBridge:
 
     def post_process_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> tuple[list[float], list[float]]:
         """Return the raw rewards and the advantages of the fanned-out Samples of one batch. Raises as `convert`."""
-        recipe, key = self.recipe(args), reward_key(args)
-        parts = {sample.rollout_id: sample for sample in samples}.values()  # one of each rollout
-        self._end_if_all_failed(recipe, [read_outcome(sample, key) for sample in parts])
-        return rows.post_process_rewards(samples, recipe.algorithm, key)
+        self._end_if_all_failed(args, {sample.rollout_id: sample for sample in samples}.values())  # one of each rollout
+        return rows.post_process_rewards(samples, self.recipe(args).algorithm, reward_key(args))
 
-    def _end_if_all_failed(self, recipe: Recipe, trajectories: Sequence[Trajectory]) -> None:
-        if reason := self._guard.check(trajectories, recipe.health.end_after):
+    def _end_if_all_failed(self, args: Any, rollouts: Iterable[SlimeSample]) -> None:
+        trajectories = [read_outcome(sample, reward_key(args)) for sample in rollouts]
+        if reason := self._guard.check(trajectories, self.recipe(args).health.end_after):
             raise RuntimeError(reason)
 
     def dynamic_filter(self, args: Any, group: Sequence[SlimeSample | list[SlimeSample]]) -> Any:
