@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,18 +47,13 @@ def find_missing_data(recipe: Recipe) -> Iterator[str]:
 
 def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Collection[str]) -> Iterator[str]:
     """Name each server that does not answer: `services` (key -> URL), and roles that the job does not serve itself."""
-    urls = dict(services)
-    for role, place in recipe.roles.items():
-        if re.match(SERVER_URL, place) and role not in served:
-            urls[f"roles.{role}"] = f"{place.removeprefix(VLLM).rstrip('/')}/health"
-    answers = {url: find_url_problem(url, PATIENCE_S) for url in dict.fromkeys(urls.values())}
-    for key, url in urls.items():
-        if error := answers[url]:
-            named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does
+    ask = cache(find_url_problem)  # a server may play several roles
+    roles = {role: place for role, place in recipe.roles.items() if re.match(SERVER_URL, place) and role not in served}
+    for key, named in {**services, **{f"roles.{role}": place for role, place in roles.items()}}.items():
+        url = f"{named.removeprefix(VLLM).rstrip('/')}/health" if key.startswith("roles.") else named
+        if error := ask(url, PATIENCE_S):
             other = urlsplit(named)._replace(netloc="HOST:PORT").geturl()
-            protocol = VLLM if recipe.roles.get(key.removeprefix("roles."), "").startswith(VLLM) else ""
-            fix = f"Start that server, or name another: --set {key}={protocol}{other}"
-            yield f"{key}: {url} does not answer ({error}). {fix}"
+            yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}={other}"
 
 
 def find_shared_problems(

@@ -56,11 +56,10 @@ class JobPaths:
     def __init__(self, out: Path, suffix: str):
         self.out = out.resolve()
         self.recipe = self.out / "agentic_recipe.yaml"
+        """Holds the recipe. The job's command names it, by which Ray's list shows that this run trains."""
         self.train = self.out / "data" / f"train.{suffix}"
         self.eval = self.out / "data" / f"eval.{suffix}"
         self.script = self.out / "job.sh"
-        self.entry = self.recipe
-        """Names the file that the job's command names, by which Ray's list shows that this run trains."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +114,18 @@ class RayCluster:
             )
         return None
 
-    def find_running_job(self, entry: Path) -> str | None:
-        """Name a Ray job that still trains by the file `entry`; a second one would write the same checkpoints.
+    def find_running_job(self, recipe: Path) -> str | None:
+        """Name a Ray job that still trains by the file `recipe`; a second one would write the same checkpoints.
 
         Ctrl-C ends the launcher but not its job, so the lock of the run folder cannot tell.
         """
         with urlopen(f"{self.url}/api/jobs/", timeout=PATIENCE_S) as reply:
             jobs = json.load(reply)
         for job in jobs:
-            if job["status"] in ("PENDING", "RUNNING") and str(entry) in (job["entrypoint"] or ""):
+            if job["status"] in ("PENDING", "RUNNING") and str(recipe) in (job["entrypoint"] or ""):
                 name, address = job["submission_id"] or job["job_id"], f"--address={self.url}"
                 return (
-                    f"the Ray job {name} trains in {entry.parent} already. Watch it: ray job logs {address} --follow "
+                    f"the Ray job {name} trains in {recipe.parent} already. Watch it: ray job logs {address} --follow "
                     f"{name}; or end it first: ray job stop {address} {name}"
                 )
         return None
@@ -216,7 +215,7 @@ class Job:
         no_ray = ray.find_problem(f"{self.cluster.key}.ray", self.framework)
         if no_ray and not (start_ray and not problems):
             problems.append(no_ray)
-        if not no_ray and (running := ray.find_running_job(paths.entry)):
+        if not no_ray and (running := ray.find_running_job(paths.recipe)):
             problems.append(running)
         if problems:
             raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))

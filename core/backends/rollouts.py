@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from core.config import Recipe
+from core.config import AlgorithmSection, Recipe
 from core.data.files import DataError
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, check_roles
-from core.rollout.rows import count_trained_tokens
+from core.rollout.rows import count_trained_tokens, rollout_advantages
 from core.rollout.runner import Runner, failed_trajectory
 from core.runs.health import average_metrics, share_cut_off
 from core.text.tokenizer import Tokenizer, load_tokenizer
-from core.types import POLICY, Completion, Sampling, Task, Trajectory, Turn
+from core.types import POLICY, Completion, Group, Sampling, Task, Trajectory, Turn
 
 ABORTED = "aborted"
 """Names the failure of a rollout that the backend itself broke off, and may run again."""
@@ -181,6 +181,16 @@ def read_notes(task_id: str, notes: Mapping[str, Any], reward: float | None, tur
         metrics=notes["metrics"],
         log={"error": notes["error"]},
     )
+
+
+def credit_rollouts(
+    group: Group, notes: Sequence[Mapping[str, Any]], algorithm: AlgorithmSection
+) -> list[float | None]:
+    """Return the advantage of each rollout of a group as `rollout_advantages`; `notes` count what each held."""
+    options = algorithm.row_options()
+    del options["rows"]
+    turns, tokens = ([one[name] for one in notes] for name in ("turns", "trained_tokens"))
+    return rollout_advantages(group, turns, tokens, **options)
 
 
 def summarize_notes(notes: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -15,9 +15,9 @@ import pytest
 from core.backends.slime import hooks
 from core.config import RecipeError
 from tests.contract.test_import_rules import MODULES, package
+from tests.contract.test_presets import METHODS
 
 REPOSITORY = Path(__file__).parents[2]
-METHODS = sorted(path.parent.name for path in (REPOSITORY / "agentic").glob("*/rollout.py"))
 MOST_MODULES = 20
 """Limits the modules of core that come with a method's file. A package that only names what its modules hold is none;
 the tools themselves come when a recipe opens them."""

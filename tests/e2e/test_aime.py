@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,33 +37,15 @@ RECIPE = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model from nothing, with room for long problems."""
-    folder = WORLD.build_model(tmp_path_factory.mktemp("aime") / "model", seed=0)
-    config = read_json(folder / "config.json")
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("preset") / "plain.yaml"
-    path.write_text(yaml.safe_dump(RECIPE))
-    return path
-
-
-@pytest.fixture(scope="module")
-def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "sums.jsonl"
+def test_the_agent_is_a_variant_beside_the_single_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A planner that only ever boxes makes two malformed steps and then answers the first problem, 0, or 999."""
+    model = WORLD.build_model(tmp_path / "model", seed=0)
+    config = read_json(model / "config.json")  # with room for long problems
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
+    preset, problems, run = tmp_path / "plain.yaml", tmp_path / "sums.jsonl", tmp_path / "run"
+    preset.write_text(yaml.safe_dump(RECIPE))
     records = [{"id": f"p{i}", "problem": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(3)]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-@pytest.fixture
-def server(model: Path) -> Iterator[str]:
-    """The URL of a server that speaks SGLang's wire: every answer is the same box."""
+    problems.write_text("".join(json.dumps(record) + "\n" for record in records))
     tokenizer, app = load_tokenizer(model), web.Application()
 
     async def generate(request: web.Request) -> web.Response:
@@ -72,34 +53,18 @@ def server(model: Path) -> Iterator[str]:
 
     app.add_routes([web.post("/generate", generate), web.get("/health", answer_health)])
     with serve_app(app) as url:
-        yield url
-
-
-def arguments(model: Path, preset: Path, problems: Path, out: Path, *more: str) -> list[str]:
-    named = {"--model": model, "--preset": preset, "--data": problems, "--out": out, "--threads": 1}
-    return [*(str(word) for option in named.items() for word in option), *more]
-
-
-def test_the_agent_is_a_variant_beside_the_single_call(
-    server: str, model: Path, preset: Path, problems: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A planner that only ever boxes makes two malformed steps and then answers the first problem, 0, or 999."""
-    shared = ["--policy-url", server, "--k", "2", "--tasks", "2"]
-    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--variants", "single")) == 0
-    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--variants", "agent")) == 0
-    variants = {result.variant: result.notes for result in RunFolder(tmp_path).evaluations()}
-    assert variants["agent"]["parse_errors"] == 1.0
-    assert variants["agent"]["mean_turns"] == 3.0
-    assert variants["single"]["parse_errors"] == 0.0
-    assert "agent − single" in capsys.readouterr().out
-    smaller = arguments(model, preset, problems, tmp_path, *shared[:-1], "1", "--variants", "agent")
-    assert cli.main(smaller) == 0
-    assert "this result of 1 tasks x 2 samples replaces one of more, whose samples stay" in capsys.readouterr().out
-    # Another sampling does not go into the same folder.
-    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--temperature", "0.1")) == 1
-    assert "sampling.temperature: 0.7 in the folder, 0.1 asked for" in capsys.readouterr().err
-    # Nor do other problems in a file of the same name.
-    other = tmp_path / problems.name
-    other.write_text(problems.read_text().replace("plus", "and"))
-    assert cli.main(arguments(model, preset, other, tmp_path, *shared, "--variants", "single")) == 1
-    assert "otherwise: settings.problems was 'sha256:" in capsys.readouterr().err
+        named = {"--model": model, "--preset": preset, "--out": run, "--threads": 1, "--policy-url": url}
+        shared = [*(str(word) for option in named.items() for word in option), "--k", "2", "--tasks", "2"]
+        for variant in ("single", "agent"):
+            assert cli.main([*shared, "--data", str(problems), "--variants", variant]) == 0
+        variants = {result.variant: result.notes for result in RunFolder(run).evaluations()}
+        assert variants["agent"]["parse_errors"] == 1.0
+        assert variants["agent"]["mean_turns"] == 3.0
+        assert variants["single"]["parse_errors"] == 0.0
+        assert "agent − single" in capsys.readouterr().out
+        # Other problems in a file of the same name do not go into the same folder.
+        (tmp_path / "other").mkdir()
+        other = tmp_path / "other" / problems.name
+        other.write_text(problems.read_text().replace("plus", "and"))
+        assert cli.main([*shared, "--data", str(other), "--variants", "single"]) == 1
+        assert "otherwise: settings.problems was 'sha256:" in capsys.readouterr().err

@@ -37,7 +37,6 @@ def test_a_method_of_ones_own_is_tested_trained_by_two_processes_and_evaluated(t
     assert summary["variants"].keys() >= {"trained", "untrained", "aimless"}
 
 
-@pytest.mark.e2e
 def test_the_example_runs_and_repeats(capsys: pytest.CaptureFixture[str]) -> None:
     outputs = []
     for _ in range(2):

@@ -33,13 +33,12 @@ from core.policy.server_process import (
 from core.report.stats import mean_ci
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
-from core.worlds.needles import KEYS, VALUES
+from scripts.run import fill
 from scripts.tokentrue import main
 from tests.optional.server_checks import TOLERANCE, Result, show
 
 HOST = "127.0.0.1"
 LENGTH = 448
-NEEDLES = "--task niah --num-k 4 --bare-question --key-type words --value-type words".split()
 START_S, STEP_S = 1200.0, 1200.0
 
 
@@ -100,38 +99,27 @@ def show_server(
     sys.exit(0 if all(shown) else 1)
 
 
-def make_data(folder: Path) -> list[str]:
-    """Make the data of run.sh; return the options that name it."""
-    keys, values = folder / "keys.txt", folder / "values.txt"
-    if not values.is_file():
-        WORLD.build_model(folder / "model", seed=0)
-        keys.write_text("\n".join(KEYS))
-        values.write_text("\n".join(VALUES))
-    words = ["--key-words", str(keys), "--value-words", str(values)]
-    for split, count in {"train": 4096, "dev": 64}.items():
-        file = folder / f"{split}.jsonl"
-        if not file.is_file():
-            where = ["--out", str(file), "--tokenizer", str(folder / "model"), "--length", str(LENGTH)]
-            which = ["--split", split, "--count", str(count), "--budget", "document", *NEEDLES, *words]
-            tokentrue(["data", "ruler", *where, *which])
-    return [f"data.train={folder / 'train.jsonl'}", f"data.eval={folder / 'dev.jsonl'}"]
+def make_data() -> Path:
+    """Make what is missing of the preset's data, where `tokentrue run` has them; return the folder of its model."""
+    recipe = SPEC.load("tiny")
+    for file, command in recipe.experiment.data.items():
+        if not Path(file).exists():
+            tokentrue(fill(command, file=file)[1:])
+    return Path(recipe.model.path).resolve()
 
 
 def compare_trainings(server: LiveServer, options: argparse.Namespace, temporary: Path) -> list[Result]:
     """Train with the embedded backend and with the server, and evaluate both on held-out tasks."""
     folder, seeds = options.out or temporary, options.seeds
-    data, embedded, served = folder / "data", folder / "embedded", folder / "served"
-    settings = [*make_data(data), f"run.steps={options.steps}", "run.parallel_seeds=1", *options.overrides]
+    model, embedded, served = make_data(), folder / "embedded", folder / "served"
+    settings = [f"run.steps={options.steps}", "run.parallel_seeds=1", *options.overrides]
     began = time.monotonic()
-    if options.model:
-        start = [f"model.path={options.model}", "warm_start=null"]
-    else:
-        start = [f"model.path={data / 'model'}", "warm_start.threads=1"]
+    start = [f"model.path={options.model}", "warm_start=null"] if options.model else ["warm_start.threads=1"]
     tokentrue(training_words(embedded, [*settings, *start, f"run.seeds={list(seeds)}"]))
     print(f"embedded backend: {time.monotonic() - began:.0f} s for {len(seeds)} seeds", flush=True)
     start = [f"model.path={options.model or embedded / 'warm_start'}", "warm_start=null", f"run.seeds=[{seeds[0]}]"]
     log = (options.log or temporary) / "training.log"
-    train_and_kill(server, log, served, [*settings, *start], seeds[0], kill_after=options.steps // 2 + 1)
+    train_and_kill(server, model, log, served, [*settings, *start], seeds[0], kill_after=options.steps // 2 + 1)
     for run in (embedded, served):
         evaluation = f"--lengths {LENGTH} --tasks {options.tasks} --variants trained --threads 1 --concurrency 128"
         tokentrue(["evaluate", "ruler", "--run", str(run), *evaluation.split()])
@@ -139,10 +127,10 @@ def compare_trainings(server: LiveServer, options: argparse.Namespace, temporary
 
 
 def train_and_kill(
-    server: LiveServer, log: Path, out: Path, settings: Sequence[str], seed: int, kill_after: int
+    server: LiveServer, model: Path, log: Path, out: Path, settings: Sequence[str], seed: int, kill_after: int
 ) -> None:
     """Train with a server that is killed in the step after `kill_after` steps, and started anew."""
-    port, model = find_free_port(HOST), out.parent / "data" / "model"
+    port = find_free_port(HOST)
     # Rollouts wait for the server to come back, which takes its time.
     settings = [
         *settings,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from statistics import fmean, pstdev
 from typing import Any
 
-from core.backends.rollouts import ABORTED, NOTES, OpenOnce, read_notes, summarize_notes
+from core.backends.rollouts import ABORTED, NOTES, OpenOnce, summarize_notes
 from core.backends.slime import rows
 from core.backends.slime.framework import framework_of
 from core.backends.slime.samples import (
@@ -35,6 +35,7 @@ from core.backends.slime.samples import (
     fan_out,
     fill_sample,
     group_samples,
+    read_outcome,
     read_reward,
     read_task,
     read_trajectory,
@@ -49,7 +50,7 @@ from core.rollout.roles import open_roles
 from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal, regrade_group
 from core.runs.health import Health
 from core.text.tokenizer import Tokenizer
-from core.types import Group, Sampling, Trajectory
+from core.types import Group, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +118,7 @@ class SlimeBridge:
         """
         recipe = self.recipe(args)
         regrade = self.spec.regrade(recipe)
-        trajectories = [read_trajectory(sample, reward_key(args)) for sample in samples]
-        self._end_if_all_failed(recipe, trajectories)
+        self._end_if_all_failed(args, samples)
         return rows.make_train_data(
             samples,
             recipe.algorithm,
@@ -129,20 +129,23 @@ class SlimeBridge:
 
     def post_process_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> tuple[list[float], list[float]]:
         """Return the raw rewards and the advantages of the fanned-out Samples of one batch. Raises as `convert`."""
-        recipe, key = self.recipe(args), reward_key(args)
-        parts = {sample.rollout_id: sample for sample in samples}.values()  # one of each rollout
-        self._end_if_all_failed(recipe, [read_notes("", s.metadata[NOTES], read_reward(s, key)) for s in parts])
-        return rows.post_process_rewards(samples, recipe.algorithm, key)
+        self._end_if_all_failed(args, {sample.rollout_id: sample for sample in samples}.values())  # one of each rollout
+        return rows.post_process_rewards(samples, self.recipe(args).algorithm, reward_key(args))
 
-    def _end_if_all_failed(self, recipe: Recipe, trajectories: Sequence[Trajectory]) -> None:
-        if reason := self._guard.check(trajectories, recipe.health.end_after):
+    def _end_if_all_failed(self, args: Any, rollouts: Iterable[SlimeSample]) -> None:
+        trajectories = [read_outcome(sample, reward_key(args)) for sample in rollouts]
+        if reason := self._guard.check(trajectories, self.recipe(args).health.end_after):
             raise RuntimeError(reason)
 
     def dynamic_filter(self, args: Any, group: Sequence[SlimeSample | list[SlimeSample]]) -> Any:
         """Keep a group whose valid rewards differ. After too many dropped groups, keep any group."""
         recipe = self.recipe(args)
         rollouts = [member[0] if isinstance(member, list) else member for member in group]
-        trajectories = self._read_rewards(args, rollouts)
+        if regrade := self.spec.regrade(recipe):  # it sees the rewards that `convert` will see
+            read = [read_trajectory(sample, reward_key(args)) for sample in rollouts]
+            trajectories = self._regrade(args, regrade, rollouts, read)
+        else:
+            trajectories = [read_outcome(sample, reward_key(args)) for sample in rollouts]
         signal = has_signal(trajectories, recipe.algorithm.min_group_std)
         limit = recipe.algorithm.max_num_gen_batches * recipe.rollout.tasks_per_step
         keep = signal or self._dropped_groups >= limit
@@ -176,18 +179,6 @@ class SlimeBridge:
         except DataError:  # every rollout of this group has already failed as `bad_task`
             return group
         return regrade_group(regrade, task, group)
-
-    def _read_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> Sequence[Trajectory]:
-        """Return a group with the rewards that `convert` will see. Fanned-out Samples have a reward but no turns."""
-        key = reward_key(args)
-        if regrade := self.spec.regrade(self.recipe(args)):
-            return self._regrade(args, regrade, samples, [read_trajectory(sample, key) for sample in samples])
-        return [
-            failed_trajectory("", "removed", "")
-            if sample.remove_sample
-            else Trajectory("", (), reward=read_reward(sample, key))
-            for sample in samples
-        ]
 
 
 def summarize(samples: Sequence[SlimeSample], reward_key: str | None = None) -> dict[str, float]:

@@ -307,6 +307,6 @@ def _custom(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
 
 def _text(value: Any) -> str:
     """Write a value as a person would: 1e-6 and not Python's 1e-06."""
-    if isinstance(value, dict | list | bool):
+    if isinstance(value, bool):
         return json.dumps(value)
     return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from core.config import RecipeError
 from core.config.clusters import SlimeSection
 from core.policy.servers import VLLM
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,24 +75,19 @@ def framework_flags(slime: SlimeSection) -> dict[str, Any]:
         RecipeError: a flag is the other engine's, or its value names a function of the other framework.
     """
     framework, sibling = FRAMEWORKS[slime.framework], _sibling(slime)
-    flags: dict[str, Any] = {}
-    for flag, value in slime.flags.items():
-        if own := framework.renamed.get(flag):
-            if own not in slime.flags:
-                flags[own] = value
-        elif flag.startswith(sibling.flag("")) and value is not False:
+    flags = _rename(slime.flags, framework)
+    for flag, value in flags.items():
+        if flag.startswith(sibling.flag("")) and value is not False:
             raise RecipeError(
                 f"slime.flags.{flag} is a flag of {sibling.name}, and we know none of {framework.name} for it: leave "
                 f"it out (--set slime.flags.{flag}=false) and set a {framework.flag('...')}, or use --backend "
                 f"{sibling.name}"
             )
-        elif isinstance(value, str) and value.startswith(f"{sibling.name}."):
+        if isinstance(value, str) and value.startswith(f"{sibling.name}."):
             raise RecipeError(
                 f"slime.flags.{flag} is {value}, a function of {sibling.name}; if {framework.name} has it, write "
                 + value.replace(sibling.name, framework.name, 1)
             )
-        else:
-            flags[flag] = value
     return flags
 
 
@@ -101,14 +98,18 @@ def framework_environment(slime: SlimeSection) -> dict[str, str]:
         RecipeError: a variable is the other engine's.
     """
     framework, sibling = FRAMEWORKS[slime.framework], _sibling(slime)
-    renamed = {framework.renamed[name]: value for name, value in slime.env.items() if name in framework.renamed}
-    variables = renamed | {name: value for name, value in slime.env.items() if name not in framework.renamed}
+    variables = _rename(slime.env, framework)
     if foreign := [name for name in variables if name.startswith(f"{sibling.engine.upper()}_")]:
         raise RecipeError(
             f"slime.env.{foreign[0]} is for the engine of {sibling.name}, and we know none for that of "
             f"{framework.name}: use a preset without it, or --backend {sibling.name}"
         )
     return variables
+
+
+def _rename(named: Mapping[str, T], framework: Framework) -> dict[str, T]:
+    renamed = framework.renamed
+    return {renamed.get(name, name): value for name, value in named.items() if renamed.get(name) not in named}
 
 
 def _sibling(slime: SlimeSection) -> Framework:

@@ -61,18 +61,6 @@ def choose_framework(recipe: Recipe, backend: str) -> Recipe:
     return recipe.model_copy(update={"slime": slime, "verl": None})
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
-    """Return the environment variables of every process of the job."""
-    slime = flags.cluster(recipe)
-    return {
-        "PYTHONPATH": join_python_path(recipe.method, [slime.megatron], [slime.source]),
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "NCCL_NVLS_ENABLE": "1",
-        "PYTHONUNBUFFERED": "1",
-        **framework_environment(slime),
-    }
-
-
 def make_job(recipe: Recipe, out: Path) -> Job:
     """Make the job of a recipe; its script is slime's own idiom (scripts/run-*.sh in slime's repository).
 
@@ -109,7 +97,13 @@ def make_job(recipe: Recipe, out: Path) -> Job:
             '"${MODEL_ARGS[@]}"',
             *(f'"${{{name}_ARGS[@]}}"' for name in groups),
         ],
-        environment=environment(recipe),
+        environment={
+            "PYTHONPATH": join_python_path(recipe.method, [slime.megatron], [slime.source]),
+            "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+            "NCCL_NVLS_ENABLE": "1",
+            "PYTHONUNBUFFERED": "1",
+            **framework_environment(slime),
+        },
         models={"model": slime.checkpoint.hf, **served},
         folders=folders,
         find_local_problems=partial(find_local_problems, recipe, slime),

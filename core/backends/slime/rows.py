@@ -31,10 +31,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core.algorithms.advantages import group_advantages
 from core.algorithms.aggregate import row_scales
-from core.backends.rollouts import NOTES
-from core.backends.slime.samples import SlimeSample, group_samples, read_reward, read_trajectory
+from core.backends.rollouts import NOTES, credit_rollouts
+from core.backends.slime.samples import SlimeSample, group_samples, read_outcome, read_reward, read_trajectory
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
 from core.types import Group, Row, Trajectory
@@ -101,15 +100,8 @@ def post_process_rewards(
     """
     advantages: dict[int | None, float] = {}
     for group in group_samples(samples):
-        first_parts = {sample.rollout_id: sample for sample in reversed(group)}
-        rewards = [None if s.remove_sample else read_reward(s, reward_key) for s in first_parts.values()]
-        normalised = group_advantages(
-            rewards,
-            adv_estimator=algorithm.adv_estimator,
-            std_normalization=algorithm.std_normalization,
-            clip=algorithm.advantage_clip,
-        )
-        for sample, advantage in zip(first_parts.values(), normalised, strict=True):
-            turns = max(1, sample.metadata[NOTES]["turns"]) if algorithm.split_advantage else 1
-            advantages[sample.rollout_id] = (advantage or 0.0) / turns
+        parts = {sample.rollout_id: sample for sample in group}  # one of each rollout
+        rollouts = [read_outcome(sample, reward_key) for sample in parts.values()]
+        credited = credit_rollouts(rollouts, [sample.metadata[NOTES] for sample in parts.values()], algorithm)
+        advantages.update((rollout, advantage or 0.0) for rollout, advantage in zip(parts, credited, strict=True))
     return [read_reward(s, reward_key) for s in samples], [advantages[s.rollout_id] for s in samples]

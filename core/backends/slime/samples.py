@@ -10,8 +10,8 @@ Nothing here imports slime: SlimeSample names the fields of its `slime.utils.typ
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +50,9 @@ class SlimeSample(Protocol):
     Status: Any
 
 
+_MASKED = Turn("policy", (0,), Completion((0,), (0.0,), "stop"), trained=False)
+
+
 def to_record(task: Task) -> dict[str, Any]:
     """Make the record that slime reads for a task. It passes the metadata on, which are our own record.
 
@@ -79,23 +82,16 @@ def fill_sample(sample: SlimeSample, trajectory: Trajectory, reward_key: str | N
     A failed rollout gets tokens that all of slime accepts: a prompt of one and a masked response of one, with reward 0.
     """
     turns, failed = trajectory.turns, trajectory.status == "failed"
-    completions = [turn.completion for turn in turns]
-    if failed or not turns:
-        _set_tokens(sample, (0,), [(0,)], [(0.0,)], [False])
-    else:
-        _set_tokens(
-            sample,
-            turns[0].prompt_ids,
-            [completion.token_ids for completion in completions],
-            [completion.logprobs for completion in completions],
-            [turn.trained for turn in turns],
-        )
-    sample.response = response
+    shown = (_MASKED,) if failed or not turns else turns
+    sample.tokens = [*shown[0].prompt_ids, *(token for turn in shown for token in turn.completion.token_ids)]
+    sample.loss_mask = [int(turn.trained) for turn in shown for _ in turn.completion.token_ids]
+    sample.rollout_log_probs = [logprob for turn in shown for logprob in turn.completion.logprobs]
+    sample.response, sample.response_length = response, len(sample.loss_mask)
     reward = 0.0 if failed or trajectory.reward is None else float(trajectory.reward)
     sample.reward = {reward_key: reward} if reward_key else reward
-    sample.status = _status(sample, trajectory)
+    sample.status = sample.Status(ABORTED if trajectory.failure == ABORTED else trajectory.status)
     sample.remove_sample = failed
-    sample.weight_versions = [completion.weight_version for completion in completions]
+    sample.weight_versions = [turn.completion.weight_version for turn in turns]
     sample.train_metadata = {"turns": [_turn_record(turn) for turn in turns]}
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
     sample.metadata = {**metadata, NOTES: describe_rollout(trajectory)}
@@ -129,16 +125,26 @@ def fan_out(sample: SlimeSample, rows: RowUnit) -> list[SlimeSample]:
 
 def read_trajectory(sample: SlimeSample, reward_key: str | None) -> Trajectory:
     """Read the Trajectory of a filled container. One that slime or a filter removed has failed."""
+    if sample.train_metadata is None:
+        raise _name_foreign(sample)
+    return replace(read_outcome(sample, reward_key), turns=tuple(map(_read_turn, sample.train_metadata["turns"])))
+
+
+def read_outcome(sample: SlimeSample, reward_key: str | None) -> Trajectory:
+    """Read the Trajectory of a Sample of `generate` without its turns, which a part of a container does not hold."""
     notes = sample.metadata.get(NOTES)
-    if notes is None or sample.train_metadata is None:
-        raise ValueError(
-            f"sample {sample.index} was not made by this method's `generate`: "
-            "give both --custom-generate-function-path and --custom-convert-samples-to-train-data-path"
-        )
+    if notes is None:
+        raise _name_foreign(sample)
     if sample.remove_sample and notes["status"] != "failed":
         notes = {**notes, "status": "failed", "failure": notes["failure"] or "removed"}
-    reward = None if sample.remove_sample else read_reward(sample, reward_key)
-    return read_notes(str(sample.group_index), notes, reward, map(_read_turn, sample.train_metadata["turns"]))
+    return read_notes(str(sample.group_index), notes, read_reward(sample, reward_key))
+
+
+def _name_foreign(sample: SlimeSample) -> ValueError:
+    return ValueError(
+        f"sample {sample.index} was not made by this method's `generate`: "
+        "give both --custom-generate-function-path and --custom-convert-samples-to-train-data-path"
+    )
 
 
 def read_reward(sample: SlimeSample, reward_key: str | None) -> float:
@@ -152,31 +158,6 @@ def group_samples(samples: Iterable[SlimeSample]) -> list[list[SlimeSample]]:
     for sample in samples:
         groups.setdefault(sample.group_index, []).append(sample)
     return list(groups.values())
-
-
-def _set_tokens(
-    sample: SlimeSample,
-    prompt: Sequence[int],
-    responses: Sequence[Sequence[int]],
-    logprobs: Sequence[Sequence[float]],
-    trained: Sequence[bool],
-) -> None:
-    # `responses`, `logprobs` and `trained` have one entry for each turn; slime wants one flat list over all turns.
-    response = [token for tokens in responses for token in tokens]
-    sample.tokens = [*prompt, *response]
-    sample.response_length = len(response)
-    sample.loss_mask = [int(mask) for tokens, mask in zip(responses, trained, strict=True) for _ in tokens]
-    sample.rollout_log_probs = [logprob for values in logprobs for logprob in values]
-
-
-def _status(sample: SlimeSample, trajectory: Trajectory) -> Any:
-    if trajectory.failure == ABORTED:
-        return sample.Status.ABORTED
-    return {
-        "completed": sample.Status.COMPLETED,
-        "truncated": sample.Status.TRUNCATED,
-        "failed": sample.Status.FAILED,
-    }[trajectory.status]
 
 
 def _turn_record(turn: Turn) -> dict[str, Any]:

@@ -17,23 +17,23 @@ RECORD = "task"
 """Names the field of `extra_info` that holds our own record as JSON, which Parquet would otherwise pad with nulls."""
 
 
-def write_tasks(target: Path, tasks: Iterable[Task], source: Path, agent_name: str = AGENT) -> int:
-    """Write the tasks of `source` for an agent loop and return their number."""
+def write_tasks(target: Path, tasks: Iterable[Task], source: Path) -> int:
+    """Write the tasks of `source` for our agent loop and return their number."""
     import pyarrow as pa  # here, because the agent loop only reads
     import pyarrow.parquet as pq
 
-    rows = [to_row(task, index, agent_name) for index, task in enumerate(tasks)]
+    rows = [to_row(task, index) for index, task in enumerate(tasks)]
     target.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), target)
     return len(rows)
 
 
-def to_row(task: Task, index: int, agent_name: str) -> dict[str, Any]:
+def to_row(task: Task, index: int) -> dict[str, Any]:
     """Make the row of a task: `prompt` feeds verl's tables and filters, the agent loop reads `extra_info`."""
     return {
         "prompt": [{"role": str(message["role"]), "content": str(message["content"])} for message in task.messages],
-        "data_source": agent_name,
-        "agent_name": agent_name,
+        "data_source": AGENT,
+        "agent_name": AGENT,
         "reward_model": {"style": "rule", "ground_truth": next(iter(task.answers), "")},
         "extra_info": {"index": index, RECORD: json.dumps(task_to_record(task))},
     }

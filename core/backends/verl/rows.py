@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from core.algorithms.advantages import whiten
 from core.algorithms.aggregate import row_scales
 from core.algorithms.coefficients import BATCH_ESTIMATORS
-from core.backends.rollouts import NOTES, read_notes
+from core.backends.rollouts import NOTES, credit_rollouts, read_notes
 from core.config import AlgorithmSection
-from core.rollout.rows import make_rows, rollout_advantages
+from core.rollout.rows import make_rows
 from core.runs.files import Record
 from core.runs.record import TrainedRow, record_rollout
 from core.types import Completion, Group, Row, RowUnit, Task, Trajectory, Turn
@@ -91,16 +91,13 @@ def credit_rows(
         groups[row.rollout_id.rpartition("_")[0]][row.rollout_id] = row.notes
     advantages: dict[str, float] = {}
     trained_tokens: dict[str, int] = {}
-    options = algorithm.row_options()
-    del options["rows"]
     for uid, rollouts in groups.items():
         group: Sequence[Trajectory] = [read_rollout(notes) for notes in rollouts.values()]
         if regrade is not None:
             group = regrade(uid, group)
-        turns, tokens = ([notes[name] for notes in rollouts.values()] for name in ("turns", "trained_tokens"))
-        values = zip(rollouts, rollout_advantages(group, turns, tokens, **options), strict=True)
+        values = zip(rollouts, credit_rollouts(group, list(rollouts.values()), algorithm), strict=True)
         advantages.update((rollout, value) for rollout, value in values if value is not None)
-        trained_tokens.update(zip(rollouts, tokens, strict=True))
+        trained_tokens.update((rollout, notes["trained_tokens"]) for rollout, notes in rollouts.items())
     if algorithm.adv_estimator in BATCH_ESTIMATORS:
         white = whiten(list(advantages.values()), [trained_tokens[rollout] for rollout in advantages])
         advantages = dict(zip(advantages, white, strict=True))

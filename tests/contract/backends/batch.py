@@ -16,7 +16,7 @@ from core.policy.base import Policy, Roles
 from core.rollout.method import Method, MethodSpec
 from core.rollout.roles import open_roles
 from core.rollout.rows import rows_from_groups
-from core.rollout.runner import Runner
+from core.rollout.runner import Failures, Runner
 from core.types import Completion, Row, Sampling, Task, Trajectory
 from tests.contract.backends.case import Case
 
@@ -177,13 +177,10 @@ def assert_ours(batch: Batch, case: Case, values: dict[str, Any], tokenizer: Any
         assert [scale for _, scale in step] == pytest.approx(scales, rel=1e-6)
     parts = [{row.rollout_id for row, _ in step} for step in batch.steps]
     assert sum(map(len, parts)) == len(set(chain(*parts))), "a rollout is in two optimizer steps"
-    failures = dict[str, int]()
     for told, trajectory in zip(chain(*batch.groups), chain(*(groups if batch.compared else played)), strict=True):
         assert (told.status, told.failure) == (trajectory.status, trajectory.failure)
         assert told.metrics == dict(trajectory.metrics)
         assert isinstance(trajectory.log.get(case.spec.answer), str | None), "a user's reward reads a text"
         assert as_float32([told.reward or 0.0]) == as_float32([trajectory.reward or 0.0])
-        if trajectory.failure and trajectory.status == "failed":
-            failures[trajectory.failure] = failures.get(trajectory.failure, 0) + 1
-    assert batch.failures == failures
+    assert batch.failures == Failures(chain(*played)).counts
     return groups

@@ -63,9 +63,7 @@ def slime() -> Iterator[Any]:
     root = os.environ.get("SLIME_ROOT")
     require(root, SLIME)
     assert root is not None
-    from tests.contract.backends.slime_rig import (
-        slime_at,  # it turns torch.compile off, as slime's losses on a CPU need
-    )
+    from tests.contract.backends.slime_rig import slime_at  # it turns torch.compile off, as slime's losses need
 
     with slime_at(Path(root)) as imported:
         yield imported

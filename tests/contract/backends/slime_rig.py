@@ -11,34 +11,52 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from tests.contract.backends.slime_settings import DATA_PARALLEL
-from tests.golden.algorithms.make_golden import MockImporter, MockModule
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # slime compiles its losses; the first call would take a minute
 
 
-class OnlyMissing(MockImporter):
-    """Asked last, so that whatever is installed is taken as it is."""
+class MockModule(ModuleType):
+    """A module whose public names are mocks, each the same at every look."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        vars(self)[name] = MagicMock()
+        return vars(self)[name]
+
+
+class MockImporter(MetaPathFinder, Loader):
+    """Imports mocks for packages that slime wants and its tests do not need. Whatever is installed is taken as it is:
+    this importer is asked last."""
 
     packages = ("megatron", "sglang", "sglang_router", "mbridge", "pybase64", "pylatexenc", "zstandard", "openai")
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        parent = sys.modules.get(fullname.rpartition(".")[0])
-        if "." in fullname and not isinstance(parent, MockModule):
-            return None
-        return super().find_spec(fullname, path, target)
+        package, _, name = fullname.rpartition(".")
+        known = isinstance(sys.modules.get(package), MockModule) if package else name in self.packages
+        return ModuleSpec(fullname, self, is_package=True) if known else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return MockModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
 
 
 @contextmanager
-def slime_at(root: Path) -> Iterator[Any]:
+def slime_at(root: Path, data_parallel: int = DATA_PARALLEL) -> Iterator[Any]:
     """slime importable, with `rollout_manager` and `loss` at hand; gone from this process afterwards."""
-    patch, importer = pytest.MonkeyPatch(), OnlyMissing()
+    patch, importer = pytest.MonkeyPatch(), MockImporter()
     patch.syspath_prepend(str(root))
     patch.setitem(os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     sys.meta_path.append(importer)
@@ -51,7 +69,7 @@ def slime_at(root: Path) -> Iterator[Any]:
         loss = importlib.import_module("slime.backends.megatron_utils.loss")
         parallel = {
             "get_context_parallel_world_size": lambda: 1,
-            "get_data_parallel_world_size": lambda with_context_parallel: DATA_PARALLEL,
+            "get_data_parallel_world_size": lambda with_context_parallel: data_parallel,
             "get_tensor_model_parallel_group": lambda: None,
             "is_pipeline_last_stage": lambda: True,
         }
@@ -62,12 +80,13 @@ def slime_at(root: Path) -> Iterator[Any]:
             sglang_rollout=importlib.import_module("slime.rollout.sglang_rollout"),
             fully_async=importlib.import_module("slime.rollout.fully_async_rollout"),
             loss=loss,
+            ppo_utils=importlib.import_module("slime.utils.ppo_utils"),
             Sample=importlib.import_module("slime.utils.types").Sample,
         )
     finally:
         importlib.import_module("slime.rollout.fully_async_rollout")._stop_global_worker()
         sys.meta_path.remove(importer)
         for name in set(sys.modules) - before:
-            if name.split(".")[0] in ("slime", *OnlyMissing.packages):
+            if name.split(".")[0] in ("slime", *MockImporter.packages):
                 del sys.modules[name]
         patch.undo()

@@ -25,6 +25,10 @@ OFF = (
     "wandb_always_use_train_step log_passrate normalize_advantages calculate_per_token_loss balance_data "
     "balance_by_flops"
 ).split()
+ONE = (
+    "sglang_dp_size rollout_num_gpus_per_engine rollout_num_engines actor_num_nodes actor_num_gpus_per_node "
+    "micro_batch_size"
+).split()
 
 
 def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: Path, **more: Any) -> Namespace:
@@ -37,20 +41,16 @@ def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: 
     return Namespace(
         **dict.fromkeys(UNSET)
         | dict.fromkeys(OFF, False)
+        | dict.fromkeys(ONE, 1)
         | {
             "agentic_recipe": recipe,
             "hf_checkpoint": str(checkpoint),
             "sglang_router_ip": host,
             "sglang_router_port": int(port),
             "sglang_server_concurrency": 64,
-            "sglang_dp_size": 1,
             "sglang_enable_deterministic_inference": True,
             "rollout_num_gpus": 0,
-            "rollout_num_gpus_per_engine": 1,
-            "rollout_num_engines": 1,
             "num_gpus_per_node": 8,
-            "actor_num_nodes": 1,
-            "actor_num_gpus_per_node": 1,
             "rollout_temperature": rollout["temperature"],
             "rollout_top_p": 1.0,
             "rollout_top_k": -1,
@@ -74,12 +74,11 @@ def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: 
             "custom_rollout_log_function_path": f"{HOOKS}.rollout_log",
             "custom_eval_rollout_log_function_path": f"{HOOKS}.eval_log",
             "eval_datasets": [],
-            "advantage_estimator": ESTIMATORS[recipe["algorithm"]["loss_mode"]],
+            "advantage_estimator": ESTIMATORS[recipe["algorithm"].get("loss_mode", "vanilla")],
             "rewards_normalization": True,
-            "grpo_std_normalization": recipe["algorithm"]["std_normalization"],
+            "grpo_std_normalization": recipe["algorithm"].get("std_normalization", True),
             "use_dynamic_batch_size": True,
             "max_tokens_per_gpu": 512,
-            "micro_batch_size": 1,
             **more,
         },
     )

@@ -183,9 +183,7 @@ def test_evaluation(
     groups = [(read_task(sample, args.prompt_data), [sample.session_id]) for sample in samples]
     played = play_again(tape, groups, case, case.spec.recipe.model_validate(recipe), tokenizer)
     ours = [trajectory for group in played for trajectory in group]
-    done, failures = [t for t in ours if t.status != "failed"], Failures()
-    for trajectory in (t for t in ours if t.status == "failed"):
-        failures.add(trajectory)
+    done, failures = [t for t in ours if t.status != "failed"], Failures(ours)
     assert len(ours) == len(case.faulty)
     mean_reward = sum(t.reward or 0.0 for t in ours) / len(ours)
     assert logged["eval/dev"] == logged["eval/dev/reward"] == pytest.approx(mean_reward)
@@ -278,7 +276,7 @@ def test_slimes_loss_on_these_rows_is_ours(
 
 def both_losses(slime: Any, parts: list[Any], step: int, recipe: dict[str, Any], batch: int) -> Any:
     """(loss, gradient to each row's logits) of ours and of slime's, on random logits."""
-    from tests.golden.algorithms.make_golden import make_loss_args  # it turns torch.compile off
+    from tests.golden.algorithms.make_golden import make_loss_args
 
     algorithm = AlgorithmSection.model_validate(recipe["algorithm"])
     args = make_loss_args(algorithm.model_dump(), advantage_estimator=flags.ESTIMATORS[algorithm.loss_mode])

@@ -28,10 +28,10 @@ from core.policy.sglang import ROUTING_HEADER
 from core.rewards.answer_grader import is_accepted
 from core.rollout.rows import rows_from_groups
 from core.text.tokenizer import encode_text
-from core.types import Row, Sampling, Task, Trajectory
+from core.types import Sampling, Task, Trajectory
 from tests.contract.backends.scored_memagent import SENTENCE, make_recipe
 from tests.contract.backends.slime_settings import rollout_arguments
-from tests.unit.backends.slime.standin import SAMPLING, Sample
+from tests.unit.backends.slime.standin import SAMPLING, Sample, read_rows
 
 OF_THE_SERVER = {
     "500": "engine",
@@ -217,11 +217,7 @@ async def test_a_thousand_faults_and_no_crash(server: Any, sample_type: type, to
     right, wrong = await healthy(server, tokenizer, recipe)
     lost = Trajectory("", (), status="failed", failure="any")
     ours = rows_from_groups([[right, wrong, lost, lost]] * GROUPS, std_normalization=False, split_advantage=False)
-    columns = ("tokens", "loss_masks", "rollout_log_probs", "rewards", "rollout_ids")
-    theirs = [
-        Row(tuple(tokens), tuple(mask), tuple(logprobs), advantage, rollout)
-        for tokens, mask, logprobs, advantage, rollout in zip(*(data[name] for name in columns), strict=True)
-    ]
+    theirs = read_rows(data)
     assert [row for row in theirs if row.trained_tokens] == ours
     assert {row.advantage for row in ours} == {0.5, -0.5}  # the baseline is that of the two that ended well
     assert sum(not row.trained_tokens for row in theirs) == 2 * GROUPS

@@ -1,6 +1,6 @@
 """Writes credit.json: what the code of other projects answers on small inputs, for test_credit_numbers.py.
 
-    python tests/golden/algorithms/make_credit.py [--check] --verl DIR --dppo DIR --gigpo DIR --mt-grpo DIR
+    python -m tests.golden.algorithms.make_credit [--check] --verl DIR --dppo DIR --gigpo DIR --mt-grpo DIR
 
 Each DIR is a checkout, or for verl the folder that pip installs into: verl 0.9.1, sail-sg/Stable-RL (DPPO's authors),
 langfengQ/DrMAS at 3b556f2c (GiGPO's authors) and SiliangZeng/Multi-Turn-RL-Agent (MT-GRPO's authors). Runs on a CPU.
@@ -23,7 +23,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from make_golden import dump, find_difference
+
+from tests.golden.algorithms.make_golden import dump, find_difference
 
 GOLDEN = Path(__file__).with_name("credit.json")
 AGGS = {"token": "token-mean", "turn": "seq-mean-token-mean"}

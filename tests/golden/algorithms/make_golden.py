@@ -1,9 +1,10 @@
 """Writes slime.json: what slime's own code answers on small inputs, for test_slime_numbers.py to compare with.
 
-    SLIME_ROOT=<checkout of github.com/THUDM/slime> python tests/golden/algorithms/make_golden.py [--check]
+    SLIME_ROOT=<checkout of github.com/THUDM/slime> python -m tests.golden.algorithms.make_golden [--check]
 
-Runs on a CPU. The packages that slime imports beside torch are replaced by stand-ins; every number comes from slime's
-functions. `--check` writes nothing and fails if the stored numbers differ from slime's by more than float32 rounding.
+Runs on a CPU. Packages that slime imports and that are not here are replaced by stand-ins (slime_rig.py of
+tests/contract/backends); every number comes from slime's functions. `--check` writes nothing and fails if the stored
+numbers differ from slime's by more than float32 rounding.
 """
 
 from __future__ import annotations
@@ -15,17 +16,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from itertools import chain, product
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, patch
-
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # slime compiles its losses; the first call would take a minute
+from unittest.mock import patch
 
 import torch
+
+from tests.contract.backends.slime_rig import slime_at
 
 GOLDEN = Path(__file__).with_name("slime.json")
 VOCABULARY = 5
@@ -57,72 +56,6 @@ GRPO_CASES: list[tuple[Any, ...]] = [
     ("token_micro_batches", "token", {"clip_ratio_c": 3.0}, {"micro_batches": [[4, 0], [2, 5, 1, 6]]}),
     ("everything", "rollout", ALL, {"temperature": 1.3}),
 ]
-
-
-class MockModule(ModuleType):
-    """A module whose public names are mocks, each the same at every look."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        vars(self)[name] = MagicMock()
-        return vars(self)[name]
-
-
-class MockImporter(MetaPathFinder, Loader):
-    """Imports mocks for the packages that slime wants and these numbers do not need."""
-
-    packages = ("megatron", "ray", "sglang", "sglang_router", "mbridge", "httpx", "transformers", "wandb")
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] in self.packages else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return MockModule(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
-
-
-class Slime:
-    """Holds slime's functions, imported from a checkout."""
-
-    def __init__(self, root: Path):
-        sys.path.insert(0, str(root))
-        sys.meta_path.insert(0, MockImporter())
-        import ray
-
-        ray.remote = lambda cls: cls  # type: ignore[assignment]
-        from megatron.core import mpu
-
-        mpu.get_context_parallel_world_size = lambda: 1
-        mpu.get_data_parallel_world_size = lambda with_context_parallel: 1
-        mpu.get_tensor_model_parallel_group = lambda: None
-
-        from slime.backends.megatron_utils import loss
-        from slime.ray.rollout import RolloutManager
-        from slime.utils import ppo_utils
-        from slime.utils.types import Sample
-
-        self.loss = loss
-        self.ppo_utils = ppo_utils
-        self.manager = RolloutManager
-        self.sample = Sample
-
-    def compute_advantages(self, groups: list[list[float]], std_normalization: bool) -> list[float]:
-        """Run one batch of equal groups through the rollout manager's reward post-processing."""
-        size = len(groups[0])
-        args = SimpleNamespace(
-            advantage_estimator="grpo",
-            rewards_normalization=True,
-            grpo_std_normalization=std_normalization and size > 1,  # what slime's argument check does to a group of one
-            n_samples_per_prompt=size,
-            rollout_batch_size=len(groups),
-            reward_key=None,
-        )
-        samples = [self.sample(reward=reward) for group in groups for reward in group]
-        manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
-        return self.manager._post_process_rewards(manager, samples)[1]
 
 
 def make_loss_args(config: Mapping[str, Any], **others: Any) -> SimpleNamespace:
@@ -163,7 +96,7 @@ def make_loss_args(config: Mapping[str, Any], **others: Any) -> SimpleNamespace:
     )
 
 
-def compute_kl(slime: Slime) -> dict[str, Any]:
+def compute_kl(slime: Any) -> dict[str, Any]:
     x = [-30.0, -20.0, -5.0, -2.625, -2.5, -1.0, -0.125, -0.0078125, 0.0, 0.0078125, 0.125, 1.0, 5.0, 10.5, 12.0, 30.0]
     numbers: dict[str, Any] = {"x": x}
     for kind in ("k1", "k2", "k3", "low_var_kl"):
@@ -174,7 +107,7 @@ def compute_kl(slime: Slime) -> dict[str, Any]:
     return numbers
 
 
-def compute_policy_loss(slime: Slime) -> dict[str, Any]:
+def compute_policy_loss(slime: Any) -> dict[str, Any]:
     log_ratio = [-3.0, -0.5, -0.25, -0.2, -0.125, -0.0625, 0.0, 0.0625, 0.125, 0.2, 0.25, 0.5, 1.0, 1.25, 3.0]
     bounds = [(0.2, 0.2, None), (0.2, 0.3, None), (0.1, 0.05, None), (1.0, 4.0, None), (0.2, 0.2, 3.0), (0.2, 0.3, 1.5)]
     cases = []
@@ -190,7 +123,7 @@ def compute_policy_loss(slime: Slime) -> dict[str, Any]:
     return {"log_ratio": log_ratio, "cases": cases}
 
 
-def compute_tis(slime: Slime) -> dict[str, Any]:
+def compute_tis(slime: Any) -> dict[str, Any]:
     log_ratio = [-5.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 0.65, 0.75, 1.0, 5.0]
     x = torch.tensor(log_ratio)
     functions = {"clamp": slime.loss.vanilla_tis_function, "mask": slime.loss.icepop_function}
@@ -208,7 +141,8 @@ def compute_tis(slime: Slime) -> dict[str, Any]:
     return {"log_ratio": log_ratio, "cases": cases}
 
 
-def compute_advantage(slime: Slime) -> list[dict[str, Any]]:
+def compute_advantages(slime: Any) -> list[dict[str, Any]]:
+    """Run batches of equal groups through the rollout manager's reward post-processing."""
     batches = [
         [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]],
         [[0.25, -1.5, 3.0], [10.0, 10.5, 9.0]],
@@ -216,14 +150,22 @@ def compute_advantage(slime: Slime) -> list[dict[str, Any]]:
         [[0.7]],
         [[1.0, 0.0]],
     ]
-    return [
-        {
-            "groups": groups,
-            "std_normalization": std_normalization,
-            "advantages": slime.compute_advantages(groups, std_normalization),
-        }
-        for groups, std_normalization in product(batches, (True, False))
-    ]
+    cases = []
+    for groups, std_normalization in product(batches, (True, False)):
+        size = len(groups[0])
+        args = SimpleNamespace(
+            advantage_estimator="grpo",
+            rewards_normalization=True,
+            grpo_std_normalization=std_normalization and size > 1,  # what slime's argument check does to a group of one
+            n_samples_per_prompt=size,
+            rollout_batch_size=len(groups),
+            reward_key=None,
+        )
+        samples = [slime.Sample(reward=reward) for group in groups for reward in group]
+        manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
+        _, advantages = slime.rollout_manager._post_process_rewards(manager, samples)
+        cases.append({"groups": groups, "std_normalization": std_normalization, "advantages": advantages})
+    return cases
 
 
 def make_rows() -> list[dict[str, Any]]:
@@ -253,7 +195,7 @@ def make_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def compute_grpo(slime: Slime, rows: list[dict[str, Any]], case: dict[str, Any]) -> dict[str, Any]:
+def compute_grpo(slime: Any, rows: list[dict[str, Any]], case: dict[str, Any]) -> dict[str, Any]:
     """Compute loss, statistics and gradients of one optimizer step; micro-batches add up like Megatron's.
 
     slime counts rows without a trained token as a part under `turn` and as one token under `token`; there it gets none.
@@ -342,18 +284,19 @@ def read_gradient(x: torch.Tensor | None, *shape: int) -> Any:
 
 
 def make(root: Path) -> dict[str, Any]:
-    slime, rows = Slime(root), make_rows()
+    rows = make_rows()
     commit = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     cases = [dict(name=name, unit=unit, config=config, **dict(*more)) for name, unit, config, *more in GRPO_CASES]
-    return {
-        "slime": commit.stdout.strip(),
-        "torch": torch.__version__,
-        "kl": compute_kl(slime),
-        "policy_loss": compute_policy_loss(slime),
-        "tis": compute_tis(slime),
-        "advantages": compute_advantage(slime),
-        "grpo": {"rows": rows, "cases": [case | {"expected": compute_grpo(slime, rows, case)} for case in cases]},
-    }
+    with slime_at(root, data_parallel=1) as slime:
+        return {
+            "slime": commit.stdout.strip(),
+            "torch": torch.__version__,
+            "kl": compute_kl(slime),
+            "policy_loss": compute_policy_loss(slime),
+            "tis": compute_tis(slime),
+            "advantages": compute_advantages(slime),
+            "grpo": {"rows": rows, "cases": [case | {"expected": compute_grpo(slime, rows, case)} for case in cases]},
+        }
 
 
 def dump(value: Any) -> str:

@@ -117,7 +117,6 @@ def test_grpo_loss(case: dict[str, Any]) -> None:
 @pytest.mark.optional
 @pytest.mark.skipif(not os.environ.get("SLIME_ROOT"), reason=kit.SLIME)
 def test_numbers_are_those_of_slime_at_slime_root() -> None:
-    result = subprocess.run(
-        [sys.executable, str(HERE / "make_golden.py"), "--check"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tests.golden.algorithms.make_golden", "--check"]
+    result = subprocess.run(command, cwd=HERE.parents[2], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -12,9 +12,6 @@ Prints one line for each thing shown; status 1 if one of them failed.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -25,7 +22,7 @@ from typing import Any
 
 import aiohttp
 
-from core.policy.server_process import find_free_port, serve
+from core.policy.server_process import find_free_port, serve, start_server
 from core.policy.sglang import SGLangPolicy
 from tests.contract.conftest import SIZES
 from tests.kit import save_model
@@ -93,18 +90,13 @@ def router(python: str, workers: Sequence[str], log: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{ports[0]}"
     command = [python, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--policy", "manual"]
     command += ["--port", str(ports[0]), "--prometheus-port", str(ports[1]), "--worker-urls", *workers]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
+    with start_server(command, log) as keeper:
         deadline = time.monotonic() + 120
         while not all(worker.encode() in listing(url) for worker in workers):
-            if process.poll() is not None or time.monotonic() > deadline:
+            if keeper.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"the router did not start; see {log}:\n{log.read_text()[-2000:]}")
             time.sleep(0.2)
         yield url
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def listing(router_url: str) -> bytes:

@@ -32,7 +32,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from core.backends.rollouts import NOTES
 from core.backends.verl import loop
-from core.backends.verl.data import write_tasks
+from core.backends.verl.data import AGENT, write_tasks
 from core.backends.verl.policy import VerlPolicy
 from core.backends.verl.settings import LOOP
 from core.rollout.method import MethodSpec
@@ -130,10 +130,9 @@ class Queue:
 
 def compose(folder: Path, model: Path, recipe: dict[str, Any], *overrides: str, tasks: Sequence[Task] = ()) -> Any:
     """verl's configuration for a recipe and its data, composed by hydra from verl's own files."""
-    write_tasks(folder / "train.parquet", tasks, folder, recipe["method"])
+    write_tasks(folder / "train.parquet", tasks, folder)
     (folder / "agentic_recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    entry = {"name": recipe["method"], "_target_": LOOP}
-    (folder / "loops.yaml").write_text(yaml.safe_dump([entry]))
+    (folder / "loops.yaml").write_text(yaml.safe_dump([{"name": AGENT, "_target_": LOOP}]))
     rollout, algorithm = recipe["rollout"], recipe["algorithm"]
     given = [
         "actor_rollout_ref.rollout.name=vllm",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -13,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from core.policy.base import PolicyError, Roles
-from core.types import Completion, Sampling, Task, Trajectory
+from core.policy.base import PolicyError
+from core.types import Completion
 from tests.contract.backends import scored_memagent
-from tests.contract.backends.batch import Recorder, Tape
-from tests.contract.backends.table import make_policy
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 CASE = scored_memagent.CASE
@@ -87,27 +84,6 @@ def test_every_rollout_ends_with_rows_and_every_failure_is_counted(
         assert not failed or not row["loss_scales"].any()
 
 
-def test_an_advantage_of_the_methods_own_fails_by_name(
-    verl: Any, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Own(Recorder):
-        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-            done = await super().rollout(task, roles, sampling)
-            return replace(done, turns=tuple(replace(turn, advantage=0.5) for turn in done.turns))
-
-    def make(recipe: Any, tokenizer: Any) -> Own:
-        return Own(CASE.spec.make(recipe, tokenizer), Tape(), lambda roles: verl.PLACE.get())
-
-    config = verl.compose(tmp_path, model, CASE.recipe(tasks_per_step=1, group_size=2), tasks=CASE.tasks(1))
-    verl.use_method(monkeypatch, replace(CASE.spec, make=make))
-    queue = verl.Queue()
-    queue.patch(monkeypatch)
-    verl.run_v1(config, verl.Client(make_policy(CASE, model, tokenizer)), tokenizer)
-    notes = [verl.notes_of(row) for row in queue.rows.values()]
-    assert [(note["status"], note["failure"]) for note in notes] == [("failed", "own_advantage")] * 2
-    assert not any(row["response_mask"].any() for row in queue.rows.values())
-
-
 def test_training_ends_when_every_rollout_of_several_batches_failed(
     verl: Any, model: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,17 +98,6 @@ def test_training_ends_when_every_rollout_of_several_batches_failed(
         trainer._compute_advantage(trainer._balance_batch(queue.batch(), {}), {})
     with pytest.raises(RuntimeError, match=r"every rollout of \d steps in a row failed: 4 x engine"):
         trainer._compute_advantage(trainer._balance_batch(queue.batch(), {}), {})
-
-
-def test_settings_that_contradict_raise_before_training(verl: Any, model: Path, tmp_path: Path) -> None:
-    """The trainer reads the same recipe as the agent loop, before it starts a worker."""
-    from verl.trainer.ppo.v1 import get_trainer_cls
-
-    from core.config import RecipeError
-
-    config = verl.compose(tmp_path, model, CASE.recipe(), "actor_rollout_ref.rollout.n=3")
-    with pytest.raises(RecipeError, match=r"rollout.n is 3, must be 4: the recipe's rollout.group_size"):
-        get_trainer_cls("tokentrue_sync")(config)
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])

@@ -26,7 +26,7 @@ def record(trainer: Any, queue: Any, folder: Path, step: int) -> Path:
     trainer.global_steps = step
     for key, fields in queue.rows.items():
         task = Task(f"id-{key.split('_')[0]}", f"Question of {key.split('_')[0]}?", ("a",))
-        row = to_row(task, 0, "tokentrue")
+        row = to_row(task, 0)
         fields |= {"raw_prompt": row["prompt"], "reward_model": row["reward_model"], "extra_info": row["extra_info"]}
         fields |= {"index": 0, "old_log_probs": fields["rollout_log_probs"] - 0.01}
     batch = trainer._compute_advantage(trainer._balance_batch(queue.batch(), {}), {})

@@ -1,12 +1,15 @@
-"""Trajectories and Samples to convert."""
+"""Trajectories and Samples to convert, and what the hooks import of slime."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from core.backends.slime.framework import Framework
 from core.backends.slime.samples import fill_sample
 from core.types import Completion, Trajectory, Turn
 from tests.unit.backends.slime.standin import Sample
@@ -58,3 +61,15 @@ def as_samples(groups: Sequence[Sequence[Trajectory]], first: int = 0, **fields:
 @pytest.fixture
 def samples(batch: list[list[Trajectory]]) -> list[Sample]:
     return as_samples(batch, first=100)
+
+
+@pytest.fixture
+def slime_modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the hooks import of slime: the type of a filter's answer, and its trackers."""
+    modules: dict[str, Any] = {
+        "rollout.filter_hub.base_types": SimpleNamespace(DynamicFilterOutput=SimpleNamespace),
+        "observability.metric_utils": SimpleNamespace(compute_rollout_step=lambda args, rollout_id: rollout_id),
+        "observability.logging_utils": MagicMock(),
+    }
+    monkeypatch.setattr(Framework, "module", lambda self, path: modules[path])
+    return modules

@@ -1,12 +1,15 @@
-"""slime's Sample and arguments as far as the hooks touch them, for machines without slime."""
+"""slime's Sample, arguments and training data as far as the hooks touch them, for machines without slime."""
 
 from __future__ import annotations
 
-import copy
+from argparse import Namespace
 from dataclasses import dataclass, field
 from enum import Enum
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
+
+from core.types import Row
+from tests.contract.backends.slime_settings import rollout_arguments
 
 
 @dataclass
@@ -54,30 +57,17 @@ SAMPLING = {
     "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 32768, "stop": None, "stop_token_ids": None,
     "skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False,
 }  # fmt: skip
-UNSET = "reward_key eval_reward_key custom_reward_post_process_path sglang_model_routers".split()
-OFF = "normalize_advantages calculate_per_token_loss apply_chat_template log_passrate".split()
 
 
-def arguments(recipe: dict[str, Any], **settings: Any) -> SimpleNamespace:
+def arguments(recipe: dict[str, Any], **settings: Any) -> Namespace:
     """What `slime` would hold after a launch of `recipe`."""
-    rollout = recipe["rollout"]
-    return SimpleNamespace(
-        **dict.fromkeys(UNSET)
-        | dict.fromkeys(OFF, False)
-        | {
-            "agentic_recipe": copy.deepcopy(recipe),
-            "hf_checkpoint": "x",
-            "n_samples_per_prompt": rollout["group_size"],
-            "rollout_batch_size": rollout["tasks_per_step"],
-            "global_batch_size": rollout["group_size"] * rollout["tasks_per_step"],
-            "rollout_temperature": rollout["temperature"],
-            "rollout_top_p": 1.0,
-            "advantage_estimator": "grpo",
-            "use_dynamic_batch_size": True,
-            "custom_convert_samples_to_train_data_path": "convert",
-            "sglang_router_ip": "127.0.0.1",
-            "sglang_router_port": 1,
-            "prompt_data": "train.jsonl",
-            **settings,
-        }
-    )
+    return rollout_arguments(recipe, "http://127.0.0.1:1", Path("x"), Path("train.jsonl"), **settings)
+
+
+def read_rows(data: dict[str, list[Any]]) -> list[Row]:
+    """The rows of the training data that a converter hands to slime."""
+    columns = ("tokens", "loss_masks", "rollout_log_probs", "rewards", "rollout_ids")
+    return [
+        Row(tuple(tokens), tuple(mask), tuple(logprobs), advantage, rollout)
+        for tokens, mask, logprobs, advantage, rollout in zip(*(data[name] for name in columns), strict=True)
+    ]

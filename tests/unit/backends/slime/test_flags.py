@@ -22,10 +22,6 @@ def rendered(*overrides: str) -> dict[str, list[str]]:
     return flags.groups(SPEC.load("seed", overrides), PATHS)
 
 
-def test_a_whole_paper_preset_has_flags() -> None:
-    assert flags.groups(SPEC.load("paper"), PATHS)["SGLANG"]
-
-
 def refused(*overrides: str, preset: str = "seed") -> str:
     with pytest.raises(RecipeError) as caught:
         flags.groups(SPEC.load(preset, overrides), PATHS)
@@ -89,18 +85,11 @@ def test_a_rate_falls_to_the_end_of_the_run_where_slime_counts_epochs() -> None:
     assert value(longer, "--lr-decay-iters") == "700"
 
 
-def served(*overrides: str) -> list[dict]:
-    recipe = SPEC.load("seed", overrides)
-    config = launch.server_config(flags.cluster(recipe))
-    assert config is not None
-    assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/servers.yaml"
-    models: list[dict] = yaml.safe_load(config)["sglang"]
-    return models
-
-
 def test_further_models_are_frozen_and_take_their_gpus_from_the_policy() -> None:
     judge_of = "{path: /data/judge, gpus: 2, gpus_per_engine: 2, overrides: {mem_fraction_static: 0.6}}"
-    policy, judge = served("slime.rollout_gpus=10", f"slime.sglang.models={{judge: {judge_of}}}")
+    recipe = SPEC.load("seed", ["slime.rollout_gpus=10", f"slime.sglang.models={{judge: {judge_of}}}"])
+    assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/servers.yaml"
+    policy, judge = yaml.safe_load(launch.server_config(flags.cluster(recipe)) or "")["sglang"]
     assert (policy["name"], policy["update_weights"]) == ("policy", True)
     assert policy["server_groups"] == [{"worker_type": "regular", "num_gpus": 8}]
     own = {"num_gpus": 2, "num_gpus_per_engine": 2, "overrides": {"mem_fraction_static": 0.6}}

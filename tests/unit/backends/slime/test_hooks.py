@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,7 +121,10 @@ def sample(label: str = "1", **fields: Any) -> Sample:
             {"advantage_estimator": "gspo"},
             "--advantage-estimator is gspo, must be grpo: the recipe's algorithm.loss_mode",
         ),
-        (use(loss_mode="cispo"), "--advantage-estimator is grpo, must be cispo: the recipe's algorithm.loss_mode"),
+        (
+            use(loss_mode="cispo") | {"advantage_estimator": "grpo"},
+            "--advantage-estimator is grpo, must be cispo: the recipe's algorithm.loss_mode",
+        ),
         (
             use(kl_coef=0.1, std_normalization=False),
             "algorithm.kl_coef is for the embedded backend alone; on slime set algorithm.kl_coef=0.0",
@@ -221,19 +222,7 @@ def filled(group_index: int, *rewards: float | None) -> list[Sample]:
     return group
 
 
-@pytest.fixture
-def filter_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where slime is not, its answer type."""
-    name = "slime.rollout.filter_hub.base_types"
-    if name not in sys.modules:
-        module = ModuleType(name)
-        module.DynamicFilterOutput = SimpleNamespace  # type: ignore[attr-defined]
-        for parent in ("slime", "slime.rollout", "slime.rollout.filter_hub"):
-            monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
-        monkeypatch.setitem(sys.modules, name, module)
-
-
-@pytest.mark.usefixtures("filter_output")
+@pytest.mark.usefixtures("slime_modules")
 def test_the_filter_looks_at_valid_rollouts_alone(hooks: SlimeBridge) -> None:
     args = arguments(RECIPE)
     assert hooks.dynamic_filter(args, filled(0, 1.0, 0.0, None, 1.0)).keep
@@ -244,7 +233,7 @@ def test_the_filter_looks_at_valid_rollouts_alone(hooks: SlimeBridge) -> None:
     assert hooks.dynamic_filter(args, nested).keep
 
 
-@pytest.mark.usefixtures("filter_output")
+@pytest.mark.usefixtures("slime_modules")
 def test_the_filter_gives_way_after_its_rounds(hooks: SlimeBridge) -> None:
     """Else a policy that solves everything, or a dead server, would sample for ever."""
     args, group = arguments(RECIPE), filled(0, 1.0, 1.0)
@@ -275,24 +264,15 @@ def test_so_does_a_training_of_fanned_out_rollouts(hooks: SlimeBridge) -> None:
         hooks.post_process_rewards(args, parts[0])
 
 
-@pytest.fixture
-def tracked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What reaches slime's trackers."""
-    calls: list[Any] = []
-    logging_utils, metric_utils = (ModuleType(f"slime.observability.{n}") for n in ("logging_utils", "metric_utils"))
-    logging_utils.log = lambda args, metrics, step_key: calls.append((metrics, step_key))  # type: ignore[attr-defined]
-    metric_utils.compute_rollout_step = lambda args, rollout_id: rollout_id  # type: ignore[attr-defined]
-    for module in (ModuleType("slime"), ModuleType("slime.observability"), logging_utils, metric_utils):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    return calls
-
-
-def test_logs_tell_failures_by_name_and_leave_slimes_own_running(hooks: SlimeBridge, tracked: list[Any]) -> None:
+def test_logs_tell_failures_by_name_and_leave_slimes_own_running(
+    hooks: SlimeBridge, slime_modules: dict[str, Any]
+) -> None:
     samples = filled(0, 1.0, 0.0, None, None)
     assert hooks.rollout_log(3, arguments(RECIPE), samples) is False
     data = {"dev": {"rewards": [1.0], "truncated": [False], "samples": samples}}
     assert hooks.eval_log(3, arguments(RECIPE), data) is False
-    (train, train_key), (evaluation, eval_key) = tracked
+    calls = slime_modules["observability.logging_utils"].log.call_args_list
+    (train, train_key), (evaluation, eval_key) = [(call.args[1], call.kwargs["step_key"]) for call in calls]
     assert train == {
         "rollout/reward": 0.25,
         "rollout/reward_std": 0.5,  # of the valid ones
@@ -312,7 +292,7 @@ def test_logs_tell_failures_by_name_and_leave_slimes_own_running(hooks: SlimeBri
     assert (train_key, eval_key, evaluation["eval/step"]) == ("rollout/step", "eval/step", 3)
 
 
-@pytest.mark.usefixtures("tracked")
+@pytest.mark.usefixtures("slime_modules")
 def test_a_run_on_slime_says_how_it_is(hooks: SlimeBridge, caplog: pytest.LogCaptureFixture) -> None:
     for rollout_id in range(3):
         hooks.rollout_log(rollout_id, arguments(RECIPE), filled(0, 0.0, 0.0) + filled(1, 0.0, 0.0))
@@ -324,11 +304,10 @@ def test_a_run_on_slime_says_how_it_is(hooks: SlimeBridge, caplog: pytest.LogCap
     ]
 
 
-def test_a_tracker_that_fails_is_counted_and_costs_nothing_else(hooks: SlimeBridge, tracked: list[Any]) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no route to the tracker")
-
-    sys.modules["slime.observability.logging_utils"].log = fail  # type: ignore[attr-defined]
+def test_a_tracker_that_fails_is_counted_and_costs_nothing_else(
+    hooks: SlimeBridge, slime_modules: dict[str, Any]
+) -> None:
+    slime_modules["observability.logging_utils"].log.side_effect = ConnectionError("no route to the tracker")
     assert hooks.rollout_log(0, arguments(RECIPE), filled(0, 1.0)) is False
     assert hooks.log.failures == 1
 

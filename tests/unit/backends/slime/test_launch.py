@@ -1,5 +1,5 @@
 """The launcher with everything of a cluster replaced by something small: a folder with slime's files, a `ray` that
-writes down what it was called with, a server that answers as Ray's and a role's would.
+writes down what it was called with, a server in the place of Ray's and a role's.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import re
 import shlex
 import shutil
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 
 from agentic.memagent.rollout import SPEC, MemAgent
 from core.backends.checks import REPOSITORY
 from core.backends.records import convert
 from core.backends.slime import flags, launch
-from core.backends.slime.launch import environment
-from core.data import read_tasks, write_jsonl
+from core.backends.slime.samples import read_task
+from core.data import write_jsonl
 from core.rollout.method import find_package
 from core.runs.inputs import ORIGIN
 from core.types import Task
 from scripts import new
 from tests import kit
+from tests.unit.backends.slime.standin import Sample
 
 TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
 
@@ -38,24 +38,17 @@ JOBS: list[dict[str, str | None]] = []
 """What Ray lists."""
 
 
-class _Answer(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(503 if self.path.startswith("/ill") else 200)
-        self.end_headers()
-        if self.path == "/api/jobs/":
-            self.wfile.write(json.dumps(JOBS).encode())
-
-    def log_message(self, *_: object) -> None:
-        return None
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    """The port of a server that answers as Ray's and a role's would."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(JOBS, status=503 if request.path.startswith("/ill") else 200)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    with kit.serve_app(app) as url:
+        yield int(url.rpartition(":")[2])
 
 
 class Cluster:
@@ -124,8 +117,8 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     assert held == {"agentic_recipe": recipe.dump()}
     assert type(recipe).model_validate(held["agentic_recipe"]) == recipe
     lines = [json.loads(line) for line in (cluster.out / "data/train.jsonl").read_text().splitlines()]
-    assert [line["prompt"] for line in lines] == [[{"role": "user", "content": task.question}] for task in TASKS]
-    assert lines[1]["label"] == "a1"
+    assert (lines[1]["prompt"], lines[1]["label"]) == ([{"role": "user", "content": "Question 1?"}], "a1")
+    assert [read_task(Sample(**line), "train.jsonl") for line in lines] == TASKS
     assert len((cluster.out / "data/eval.jsonl").read_text().splitlines()) == 2
     assert (cluster.out / "config.yaml").is_file()
 
@@ -134,13 +127,14 @@ def test_the_jobs_processes_can_import_a_method_of_ones_own(tmp_path: Path, monk
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert new.main([str(tmp_path / "own_for_slime")]) == 0
     recipe = SPEC.load("seed").model_copy(update={"method": find_package(str(tmp_path / "own_for_slime"))})
-    assert str(tmp_path) in environment(recipe)["PYTHONPATH"].split(":")
+    assert str(tmp_path) in launch.make_job(recipe, tmp_path).environment["PYTHONPATH"].split(":")
 
 
 def test_the_jobs_processes_can_import_what_is_on_pythonpath_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"rewards{os.pathsep}{os.pathsep}/mine")
     paths = ["/root/Megatron-LM", str(REPOSITORY), "/root/slime", str(Path("rewards").absolute()), "/mine"]
-    assert environment(SPEC.load("seed"))["PYTHONPATH"].split(":") == paths
+    job = launch.make_job(SPEC.load("seed"), Path("run"))
+    assert job.environment["PYTHONPATH"].split(":") == paths
 
 
 def test_a_secret_is_named_in_the_recipe_reaches_the_job_and_is_written_nowhere(
@@ -364,15 +358,6 @@ def test_a_broken_data_set_stops_the_script_before_the_job(cluster: Cluster, cap
     assert launch.main(cluster.arguments()) == 1
     assert "broken JSON" in capfd.readouterr().err
     assert not cluster.ray_calls
-
-
-def test_records_keep_the_whole_task(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "own.jsonl", TASKS)
-    assert convert("slime", tmp_path / "own.jsonl", tmp_path / "slime.jsonl", limit=3) == 3
-    lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
-    own = tmp_path / "metadata.jsonl"
-    own.write_text("".join(json.dumps(line["metadata"]) + "\n" for line in lines))
-    assert read_tasks(own) == TASKS[:3]
 
 
 def test_an_evaluation_takes_each_question_once(tmp_path: Path) -> None:

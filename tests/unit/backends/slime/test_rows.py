@@ -17,18 +17,10 @@ from core.backends.slime.samples import fan_out, fill_sample
 from core.config import AlgorithmSection, Recipe
 from core.rollout.method import MethodSpec
 from core.rollout.rows import rows_from_groups
-from core.types import Group, LossAgg, Row, Task, Trajectory
+from core.types import Group, LossAgg, Task, Trajectory
 from tests.unit.backends.slime.conftest import as_samples, trajectory, turn
-from tests.unit.backends.slime.standin import Sample, arguments
-from tests.unit.backends.slime.test_hooks import RECIPE, filter_output
-
-
-def rows_of(data: dict[str, list[Any]]) -> list[Row]:
-    columns = ("tokens", "loss_masks", "rollout_log_probs", "rewards", "rollout_ids")
-    return [
-        Row(tuple(tokens), tuple(mask), tuple(logprobs), advantage, rollout)
-        for tokens, mask, logprobs, advantage, rollout in zip(*(data[name] for name in columns), strict=True)
-    ]
+from tests.unit.backends.slime.standin import Sample, arguments, read_rows
+from tests.unit.backends.slime.test_hooks import RECIPE
 
 
 def slime_scales(data: dict[str, list[Any]], rollouts_per_step: int) -> list[float]:
@@ -45,8 +37,8 @@ def test_rows_are_those_of_the_embedded_engine(
     algorithm = AlgorithmSection(name="grpo", std_normalization=std_normalization, split_advantage=split)
     data = make_train_data(samples, algorithm, rollouts_per_step=12)
     ours = rows_from_groups(batch, std_normalization=std_normalization, split_advantage=split)
-    assert [row for row in rows_of(data) if row.trained_tokens] == ours
-    masked = {row.rollout_id for row in rows_of(data) if not row.trained_tokens}
+    assert [row for row in read_rows(data) if row.trained_tokens] == ours
+    masked = {row.rollout_id for row in read_rows(data) if not row.trained_tokens}
     assert masked == set(range(12)) - {row.rollout_id for row in ours}
 
 
@@ -66,7 +58,7 @@ def test_slimes_factors_are_ours(samples: list[Sample], unit: LossAgg, rollouts_
         scale
         for first in range(0, 12, rollouts_per_step)
         for scale in row_scales(
-            [row for row in rows_of(data) if first <= row.rollout_id < first + rollouts_per_step], unit, 50
+            [row for row in read_rows(data) if first <= row.rollout_id < first + rollouts_per_step], unit, 50
         )
     ]
     clamped = [d < 1 for d in data["rollout_mask_sums"]]
@@ -99,9 +91,6 @@ def test_fanned_out_rewards_are_normalised_once_for_each_rollout(
         if part.remove_sample:
             assert advantage == 0.0
     assert raw == [part.reward for part in parts]
-
-
-__all__ = ["filter_output"]
 
 
 def by_turns(recipe: Recipe, task: Task, group: Group) -> Sequence[Trajectory]:
@@ -145,7 +134,7 @@ def test_convert_grades_within_the_group_as_the_embedded_engine_does(rows: Any) 
     assert max(row.advantage for row in ours) == 0.5
 
 
-@pytest.mark.usefixtures("filter_output")
+@pytest.mark.usefixtures("slime_modules")
 def test_the_filter_sees_the_rewards_within_the_group() -> None:
     hooks, args = SlimeBridge(SPEC), arguments(RECIPE)
     first, second = samples()[:4], samples()[4:]
@@ -155,7 +144,7 @@ def test_the_filter_sees_the_rewards_within_the_group() -> None:
     assert not SlimeBridge(SPEC).dynamic_filter(strict, first).keep
 
 
-@pytest.mark.usefixtures("filter_output")
+@pytest.mark.usefixtures("slime_modules")
 def test_a_group_whose_record_is_broken_stays_failed() -> None:
     hooks, args, made = SlimeBridge(SPEC), arguments(RECIPE), samples()
     lost = made[4:]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 
 from core.backends.rollouts import summarize_notes
-from core.backends.slime.samples import fan_out, fill_sample, read_task, read_trajectory
+from core.backends.slime.samples import fan_out, fill_sample, read_outcome, read_task, read_trajectory
 from core.data.files import DataError
 from core.types import Task, Trajectory
 from tests.unit.backends.slime.conftest import trajectory, turn
@@ -85,9 +86,10 @@ def test_a_sample_that_a_filter_removed_leaves_the_baseline(samples: list[Sample
     assert (removed.status, removed.failure) == ("failed", "removed")
 
 
-def test_a_foreign_sample_is_told_apart() -> None:
+@pytest.mark.parametrize("read", [read_trajectory, read_outcome])
+def test_a_foreign_sample_is_told_apart(read: Callable[[Sample, None], Trajectory]) -> None:
     with pytest.raises(ValueError, match="--custom-generate-function-path"):
-        read_trajectory(Sample(index=3), None)
+        read(Sample(index=3), None)
 
 
 def test_fan_out_gives_a_sample_for_each_trained_turn(samples: list[Sample]) -> None:

@@ -16,9 +16,9 @@ def test_a_task_comes_back_as_it_was_written(tmp_path: Path) -> None:
         Task("b", "Who?", ("me",), metadata={"other": None}, earlier_messages=({"role": "system", "content": "Be."},)),
     ]
     target = tmp_path / "data" / "train.parquet"
-    assert write_tasks(target, tasks, tmp_path, "memagent") == 2
+    assert write_tasks(target, tasks, tmp_path) == 2
     rows = pq.read_table(target).to_pylist()
-    assert {row["agent_name"] for row in rows} == {"memagent"}
+    assert {row["agent_name"] for row in rows} == {"tokentrue"}
     assert rows[1]["prompt"] == [{"content": "Be.", "role": "system"}, {"content": "Who?", "role": "user"}]
     assert [read_row(row, str(target)) for row in rows] == tasks
 
