@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -121,8 +122,9 @@ class RayCluster:
         """
         with urlopen(f"{self.url}/api/jobs/", timeout=PATIENCE_S) as reply:
             jobs = json.load(reply)
+        names = re.compile(rf"(?<![\w.~-]){re.escape(str(recipe))}")  # and not /data, in front of it
         for job in jobs:
-            if job["status"] in ("PENDING", "RUNNING") and str(recipe) in (job["entrypoint"] or ""):
+            if job["status"] in ("PENDING", "RUNNING") and names.search(job["entrypoint"] or ""):
                 name, address = job["submission_id"] or job["job_id"], f"--address={self.url}"
                 return (
                     f"the Ray job {name} trains in {recipe.parent} already. Watch it: ray job logs {address} --follow "

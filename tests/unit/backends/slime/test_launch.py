@@ -330,7 +330,7 @@ def test_no_second_job_trains_in_a_folder_where_one_does(
     """As after Ctrl-C, which ends the launcher and not its job."""
     trains = f"python3 train.py --custom-config-path '{cluster.out / 'agentic_recipe.yaml'}'"
     job = {"submission_id": "raysubmit_1", "job_id": None, "status": "RUNNING", "entrypoint": trains}
-    ended, other = {**job, "status": "STOPPED"}, {**job, "entrypoint": "python3 other.py"}
+    ended, other = {**job, "status": "STOPPED"}, {**job, "entrypoint": trains.replace(" '", " '/data")}
     driver = {**job, "submission_id": None, "job_id": "01000000", "entrypoint": None}
     monkeypatch.setattr(sys.modules[__name__], "JOBS", [ended, other, driver])
     assert launch.main(cluster.arguments()) == 0
