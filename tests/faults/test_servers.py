@@ -28,7 +28,6 @@ from core.policy.scripted import ScriptedPolicy
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
-from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import PageRequest, RetrievalServer, SearchRequest
 from core.vllm_wire import TokensBody
 from tests import kit
@@ -53,8 +52,7 @@ def engine_app(tmp_path: Any) -> web.Application:
 def retrieval_app(tmp_path: Any) -> web.Application:
     lines = [json.dumps({"id": str(row), "contents": f"fox {row}"}) for row in range(20)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    corpus, encoder = Corpus(tmp_path / "corpus.jsonl"), HashingEncoder(64)
-    retriever = Retriever(corpus, encoder, build_index(corpus, encoder, FlatOptions(), lambda done, total: None))
+    retriever = kit.make_retriever(Corpus(tmp_path / "corpus.jsonl"), HashingEncoder(64))
     return RetrievalServer(retriever, Batcher(retriever.search)).make_app()
 
 
