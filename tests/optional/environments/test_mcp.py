@@ -35,11 +35,9 @@ from core.text.conversation import Renderer
 from core.tools.base import ToolContext
 from core.types import Sampling, Task, Trajectory
 from core.worlds import encode_turn
-from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
-from tests.contract.backends.table import BACKENDS
 from tests.kit import call, require, script_policy
-from tests.optional.environments.taught import make_tokenizer, teach, train_exactly, write_recipe
+from tests.optional.environments.taught import make_tokenizer, run_batch, teach, train_exactly, write_recipe
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
@@ -167,9 +165,7 @@ def test_a_batch_of_two_environments_is_trained_as_ours_is(
     tokenizer: Any,
     request: pytest.FixtureRequest,
 ) -> None:
-    batch = BACKENDS[backend](request, case, case.recipe(), case.tasks(2))
-    groups = assert_ours(batch, case, case.recipe(), tokenizer)
-    assert not batch.failures
+    groups = run_batch(backend, case, tokenizer, request)
     assert len({len(one.turns) for group in groups for one in group}) > 1
 
 
