@@ -285,6 +285,17 @@ def serve_app(app: web.Application) -> Iterator[str]:
         loop.close()
 
 
+@asynccontextmanager
+async def serve_here(app: web.Application) -> AsyncIterator[str]:
+    """Serve `app` in this event loop and yield its URL. Its end waits for no request."""
+    server = TestServer(app)
+    await server.start_server(shutdown_timeout=0)
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.close()
+
+
 def make_retriever(corpus: Corpus, encoder: HashingEncoder) -> Retriever:
     """Search a corpus exactly, by an index that is built here and kept nowhere."""
     index = build_index(corpus, encoder, FlatOptions(), lambda done, total: None)
