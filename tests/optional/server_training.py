@@ -33,13 +33,13 @@ from core.policy.server_process import (
 from core.report.stats import mean_ci
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
-from core.worlds.needles import KEYS, VALUES
 from scripts.tokentrue import main
 from tests.optional.server_checks import TOLERANCE, Result, show
 
 HOST = "127.0.0.1"
 LENGTH = 448
-NEEDLES = "--task niah --num-k 4 --bare-question --key-type words --value-type words".split()
+DATA = "runs/data/memagent-tiny"
+"""Names the folder that the preset writes its data to."""
 START_S, STEP_S = 1200.0, 1200.0
 
 
@@ -101,19 +101,13 @@ def show_server(
 
 
 def make_data(folder: Path) -> list[str]:
-    """Make the data of run.sh; return the options that name it."""
-    keys, values = folder / "keys.txt", folder / "values.txt"
-    if not values.is_file():
-        WORLD.build_model(folder / "model", seed=0)
-        keys.write_text("\n".join(KEYS))
-        values.write_text("\n".join(VALUES))
-    words = ["--key-words", str(keys), "--value-words", str(values)]
-    for split, count in {"train": 4096, "dev": 64}.items():
-        file = folder / f"{split}.jsonl"
-        if not file.is_file():
-            where = ["--out", str(file), "--tokenizer", str(folder / "model"), "--length", str(LENGTH)]
-            which = ["--split", split, "--count", str(count), "--budget", "document", *NEEDLES, *words]
-            tokentrue(["data", "ruler", *where, *which])
+    """Make the model and the data of the preset in a folder of its own; return the options that name the data."""
+    experiment = SPEC.load("tiny").experiment
+    assert experiment is not None
+    for file, command in experiment.data.items():
+        made = Path(file.replace(DATA, str(folder)))
+        if not made.exists():
+            tokentrue(command.format(file=made).replace(DATA, str(folder)).split()[1:])
     return [f"data.train={folder / 'train.jsonl'}", f"data.eval={folder / 'dev.jsonl'}"]
 
 

@@ -55,7 +55,6 @@ CALLS = {
 }
 OWN = """
 import os, sys, time
-from pathlib import Path
 from mcp.server.mcpserver import MCPServer
 server = MCPServer("own")
 @server.tool()
@@ -68,14 +67,9 @@ def die() -> str:
 @server.tool()
 def sleep() -> str:
     time.sleep(600)
-@server.tool()
-def count() -> str:
-    number = int(Path("count").read_text()) + 1 if Path("count").exists() else 1
-    Path("count").write_text(str(number))
-    return str(number)
 server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}))
 """
-"""A server of the tests that dies, sleeps and counts."""
+"""A server of the tests that dies and sleeps."""
 
 
 @pytest.fixture(autouse=True)
@@ -198,14 +192,6 @@ async def test_a_server_that_ends_fails_the_rollout_and_a_slow_call_is_told(own:
     slow = await play(own, [call("sleep"), "done"], reply_s=15)
     assert (slow.status, slow.reward) == ("completed", 1.0)
     assert time.monotonic() - began < 60
-
-
-async def test_no_rollout_finds_what_another_has_left(own: Path) -> None:
-    for _ in range(2):
-        done = await play(own, [call("count"), call("count"), "done"])
-        assert done.status == "completed"
-        events = [str(done.log), *(str(turn.prompt_ids) for turn in done.turns)]
-        assert len(done.turns) == 3, events
 
 
 async def test_a_rollout_that_is_cancelled_leaves_no_server(own: Path) -> None:
