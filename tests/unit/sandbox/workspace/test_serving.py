@@ -135,7 +135,6 @@ async def test_paths_are_shown_read_only_and_proc_is_the_workspaces_own(make: Ma
     kit.require(not folder.is_relative_to("/tmp"), "needs a checkout outside of /tmp, which a workspace has of its own")
     async with make(paths=(str(folder), "/proc")) as workspace:
         await workspace.start({"a.py": b""})
-        assert str(folder) in workspace.paths
         seen = await workspace.exec(f"cat {shlex.quote(__file__)}", timeout_s=60)
         assert seen.stdout == Path(__file__).read_bytes()
         for command in (
