@@ -33,7 +33,7 @@ from core.engine.server import Server
 from core.policy.scripted import ScriptedPolicy
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
-from core.retrieval.encoders import make_encoder
+from core.retrieval.encoders import HashingEncoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
 from core.rollout.rows import Row
@@ -285,12 +285,27 @@ def serve_app(app: web.Application) -> Iterator[str]:
         loop.close()
 
 
+@asynccontextmanager
+async def serve_here(app: web.Application) -> AsyncIterator[str]:
+    """Serve `app` in this event loop and yield its URL. Its end waits for no request."""
+    server = TestServer(app)
+    await server.start_server(shutdown_timeout=0)
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.close()
+
+
+def make_retriever(corpus: Corpus, encoder: HashingEncoder) -> Retriever:
+    """Search a corpus exactly, by an index that is built here and kept nowhere."""
+    index = build_index(corpus, encoder, FlatOptions(), lambda done, total: None)
+    return Retriever(corpus, encoder, index)
+
+
 @contextmanager
 def serve_corpus(corpus: Path, server: type[RetrievalServer] = RetrievalServer) -> Iterator[str]:
     """Serve a corpus by shared words from an exact FAISS index, in a thread, and yield the URL of the service."""
-    passages, encoder = Corpus(corpus), make_encoder("hashing")
-    index = build_index(passages, encoder, FlatOptions(), lambda done, total: None)
-    retriever = Retriever(passages, encoder, index)
+    retriever = make_retriever(Corpus(corpus), HashingEncoder())
     with serve_app(server(retriever, Batcher(retriever.search)).make_app()) as url:
         yield url
 

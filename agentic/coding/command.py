@@ -78,10 +78,7 @@ async def run_command(
     server = gateway.Gateway({}, tokenizer, settings)
     key = uuid4().hex
     async with gateway.serve_gateway(server, workspace.listener) as url:
-        # Ids of calls may stand in a prompt, so they must be the same when a run repeats.
-        salt = f"{task.task_id} {sampling.seed}"
-        policies = {role: roles[role] for role in roles}
-        session = server.open_session(key, sampling, policies, max_new_tokens=config.max_tokens, salt=salt)
+        session = server.open_rollout(key, task, roles, sampling, config.max_tokens)
         result: CommandResult | None = None
         watch = asyncio.create_task(_stop_at_limit(session, workspace))
         try:

@@ -164,14 +164,7 @@ class AgentMethod(Method):
         url = await asyncio.shield(self._url)
         self._rollouts += 1
         session_id = f"{uuid.uuid4().hex[:8]}-{self._rollouts}"
-        session = self.gateway.open_session(
-            session_id,
-            sampling,
-            {role: roles[role] for role in roles},
-            max_new_tokens=self.max_new_tokens,
-            # An agent may show ids of calls to the policy, so they must be the same when a run repeats.
-            salt=f"{task.task_id} {sampling.seed}",
-        )
+        session = self.gateway.open_rollout(session_id, task, roles, sampling, self.max_new_tokens)
         outcome, failure = Outcome(""), None
         try:
             returned = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id, session=session))

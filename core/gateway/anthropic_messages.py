@@ -140,7 +140,7 @@ def write_reply(answers: Sequence[Answer], request: AgentRequest, created: int) 
         "content": _write_blocks(answer),
         "stop_reason": stop_reason(answer),
         "stop_sequence": answer.stop_text,
-        "usage": {**_write_usage(answer), "output_tokens": len(answer.completion.token_ids)},
+        "usage": _write_usage(answer, len(answer.completion.token_ids)),
     }
 
 
@@ -148,7 +148,7 @@ def write_events(answers: Sequence[Answer], request: AgentRequest, created: int)
     """Yield the server-sent events of an answer."""
     (answer,) = answers
     head = {**_write_head(answer, request), "content": [], "stop_reason": None, "stop_sequence": None}
-    yield write_event("message_start", message={**head, "usage": {**_write_usage(answer), "output_tokens": 0}})
+    yield write_event("message_start", message={**head, "usage": _write_usage(answer, 0)})
     for index, block in enumerate(_write_blocks(answer)):
         begun, deltas = _split_block(block)
         yield write_event("content_block_start", index=index, content_block=begun)
@@ -156,9 +156,7 @@ def write_events(answers: Sequence[Answer], request: AgentRequest, created: int)
             yield write_event("content_block_delta", index=index, delta=delta)
         yield write_event("content_block_stop", index=index)
     delta = {"stop_reason": stop_reason(answer), "stop_sequence": answer.stop_text}
-    yield write_event(
-        "message_delta", delta=delta, usage={**_write_usage(answer), "output_tokens": len(answer.completion.token_ids)}
-    )
+    yield write_event("message_delta", delta=delta, usage=_write_usage(answer, len(answer.completion.token_ids)))
     yield write_event("message_stop")
 
 
@@ -214,11 +212,13 @@ def stop_reason(answer: Answer) -> str:
     return "tool_use" if answer.message.calls else "end_turn"
 
 
-def _write_usage(answer: Answer) -> dict[str, Any]:
+def _write_usage(answer: Answer, sent: int) -> dict[str, Any]:
+    """Return the tokens of an answer, of which so many were sent."""
     # Anthropic counts the cached tokens apart from the others.
     cached = answer.completion.cached_tokens or 0
     return {
         "input_tokens": len(answer.prompt_ids) - cached,
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": 0,
+        "output_tokens": sent,
     }

@@ -30,12 +30,12 @@ from core.gateway.messages import AgentRequest, GatewayError, refuse
 from core.gateway.session import TURN_LIMITS, FinishedSession, GatewaySession
 from core.gateway.settings import FROZEN, SessionSettings
 from core.gateway.transcriber import Transcriber
-from core.policy.base import Policy, PolicyError
+from core.policy.base import Policy, PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
 from core.serving import make_app
 from core.text.tokenizer import Tokenizer
-from core.types import Fault, Sampling
+from core.types import Fault, Sampling, Task
 from core.vllm_wire import write_models
 
 logger = logging.getLogger(__name__)
@@ -121,13 +121,12 @@ class Gateway:
         sampling: Sampling | None = None,
         policies: Mapping[str, Policy] | None = None,
         *,
-        max_new_tokens: int | None = None,
         salt: str | None = None,
     ) -> GatewaySession:
         """Open a session. `sampling` holds for all its calls; without it, each request brings its own.
 
-        `policies` replace those of the gateway, and `max_new_tokens` that of `sampling`. The ids that the agent sees
-        follow from `salt`, or else from the session's name.
+        `policies` replace those of the gateway. The ids that the agent sees follow from `salt`, or else from the
+        session's name.
 
         Raises:
             ValueError: there is such a session, or its name has other characters than letters, digits and ._:@+~-.
@@ -136,13 +135,20 @@ class Gateway:
             raise ValueError(f"session {session_id!r}: a name has 1 to 200 letters, digits or characters of ._:@+~-")
         if session_id in self._sessions or session_id in self._closed:
             raise ValueError(f"session {session_id!r} is open or was closed already")
-        if sampling is not None and max_new_tokens is not None:
-            sampling = replace(sampling, max_new_tokens=max_new_tokens)
         session = GatewaySession(
             session_id, policies or self.policies, self.transcriber, self.settings, sampling, salt or session_id
         )
         self._sessions[session_id] = session
         return session
+
+    def open_rollout(
+        self, session_id: str, task: Task, roles: Roles, sampling: Sampling, max_new_tokens: int
+    ) -> GatewaySession:
+        """Open the session of a rollout, which may ask each of its roles. Raises as `open_session`."""
+        sampling = replace(sampling, max_new_tokens=max_new_tokens)
+        # An agent may show ids of calls to the policy, so they must be the same when a run repeats.
+        salt = f"{task.task_id} {sampling.seed}"
+        return self.open_session(session_id, sampling, {role: roles[role] for role in roles}, salt=salt)
 
     async def finish_session(self, session_id: str) -> FinishedSession:
         """Close a session and return its turns and counters; requests that still run are cancelled.

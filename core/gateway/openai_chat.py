@@ -139,7 +139,7 @@ def write_reply(answers: Sequence[Answer], request: AgentRequest, created: int) 
             {"index": i, "message": _write_message(answer), **_write_tokens(answer, request)}
             for i, answer in enumerate(answers)
         ],
-        "usage": _add_usages(answers),
+        "usage": write_usage(answers, "prompt", "completion"),
         **_write_prompt(answers, request),
     }
 
@@ -179,7 +179,7 @@ def write_events(answers: Sequence[Answer], request: AgentRequest, created: int)
             yield _write_event({**head, **prompt, "choices": [choice]})
             prompt = {}
     if request.stream_usage:
-        yield _write_event({**head, "choices": [], "usage": _add_usages(answers)})
+        yield _write_event({**head, "choices": [], "usage": write_usage(answers, "prompt", "completion")})
     yield "data: [DONE]\n\n"
 
 
@@ -228,23 +228,14 @@ def finish_reason(answer: Answer) -> str:
     return "tool_calls" if answer.message.calls else "stop"
 
 
-def _add_usages(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return the tokens of all answers; they have one prompt."""
-    usage = write_usage(answers[0], "prompt", "completion")
-    for answer in answers[1:]:
-        usage["completion_tokens"] += len(answer.completion.token_ids)
-        usage["total_tokens"] += len(answer.completion.token_ids)
-        usage["completion_tokens_details"]["reasoning_tokens"] += answer.reasoning_tokens
-    return usage
-
-
-def write_usage(answer: Answer, asked: str, given: str) -> dict[str, Any]:
-    """Return the tokens of an answer, under a protocol's words for what was asked and what was given."""
-    prompt, sampled = len(answer.prompt_ids), len(answer.completion.token_ids)
+def write_usage(answers: Sequence[Answer], asked: str, given: str) -> dict[str, Any]:
+    """Return the tokens of answers to one prompt, under a protocol's words for what was asked and what was given."""
+    prompt = len(answers[0].prompt_ids)
+    sampled = sum(len(answer.completion.token_ids) for answer in answers)
     return {
         f"{asked}_tokens": prompt,
         f"{given}_tokens": sampled,
         "total_tokens": prompt + sampled,
-        f"{asked}_tokens_details": {"cached_tokens": answer.completion.cached_tokens or 0},
-        f"{given}_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
+        f"{asked}_tokens_details": {"cached_tokens": answers[0].completion.cached_tokens or 0},
+        f"{given}_tokens_details": {"reasoning_tokens": sum(answer.reasoning_tokens for answer in answers)},
     }

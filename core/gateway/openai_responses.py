@@ -174,7 +174,7 @@ def write_reply(answers: Sequence[Answer], request: AgentRequest, created: int) 
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": _write_items(answer),
-        "usage": write_usage(answer, "input", "output"),
+        "usage": write_usage(answers, "input", "output"),
     }
 
 

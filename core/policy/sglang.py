@@ -28,10 +28,6 @@ ROUTING_HEADER = "X-SMG-Routing-Key"
 _ABORT_TIMEOUT_S = 5.0
 
 
-class _WorkerEnded(Exception):
-    """Says that nobody listens at a worker's address."""
-
-
 class SGLangPolicy(HTTPPolicy):
     """A policy over SGLang's protocol (core/policy/http_policy.py explains the options).
 
@@ -93,21 +89,16 @@ class SGLangPolicy(HTTPPolicy):
             failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
             if failures and workers != [self.url]:
                 self._workers = None  # the fleet may have changed: ask again next time
+            failures = [error for error in failures if not _is_refused(error)]
         except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
             self._workers = None
             failures = [error]
-        # A worker that refuses connections has ended, and the request with it.
-        if failures := [error for error in failures if not isinstance(error, _WorkerEnded)]:
+        if failures:
             logger.warning("%s: request %s may still be running, its abort failed: %r", self.url, rid, failures)
 
     async def _abort_on_worker(self, worker: str, rid: str) -> None:
-        try:
-            async with self._http().post(f"{worker}/abort_request", json={"rid": rid}) as response:
-                response.raise_for_status()
-        except aiohttp.ClientConnectorError as error:
-            if error.os_error.errno == errno.ECONNREFUSED:
-                raise _WorkerEnded from error
-            raise
+        async with self._http().post(f"{worker}/abort_request", json={"rid": rid}) as response:
+            response.raise_for_status()
 
     async def _worker_urls(self) -> list[str]:
         """Return the router's workers, or the url itself if it is a worker (a worker has no `/workers`)."""
@@ -120,6 +111,11 @@ class SGLangPolicy(HTTPPolicy):
                     listing = json.loads(await response.read())["workers"]
                     self._workers = [worker["url"].rstrip("/") for worker in listing]
         return self._workers
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Return whether nobody listens at a worker's address: it has ended, and its requests with it."""
+    return isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
 
 
 def _read_completion(reply: Any, prompt_tokens: int, url: str) -> Completion:

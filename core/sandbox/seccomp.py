@@ -120,12 +120,9 @@ def compile_filter(machine: str, processes: bool = False, clients: bool = False)
     ]
     others = other_calls(machine)
     for name, (_, allowed, skipped) in _CHECKED.items():
-        answers = [*((value, _ALLOW) for value in allowed), *((value, _SKIP) for value in skipped)]
-        answer = [(_encode(_JUMP_EQUAL, value, 0, 1), _encode(_RETURN, verdict)) for value, verdict in answers]
-        check = [_encode(_LOAD, _SECOND_ARGUMENT), *chain.from_iterable(answer), _encode(_RETURN, _REFUSE)]
-        program += [_encode(_JUMP_EQUAL, others[name], 0, len(check)), *check]
+        program += _check_argument(others[name], _SECOND_ARGUMENT, allowed, skipped)
     for name in _read_table(_SKIPPED, machine):
-        program += [_encode(_JUMP_EQUAL, others[name], 0, 1), _encode(_RETURN, _SKIP)]
+        program += _answer(others[name], _SKIP)
     program += [
         _encode(_JUMP_EQUAL, others["mmap"], 0, 4),
         _encode(_LOAD, _FOURTH_ARGUMENT),
@@ -136,21 +133,31 @@ def compile_filter(machine: str, processes: bool = False, clients: bool = False)
     if processes:
         # The flags of clone3 lie in memory, where no filter sees them; without it, libc calls clone.
         clones = _read_table(_CLONES, machine)
-        program += [_encode(_JUMP_EQUAL, clones["clone3"], 0, 1), _encode(_RETURN, _MISSING)]
+        program += _answer(clones["clone3"], _MISSING)
         program += [_encode(_JUMP_EQUAL, clones["clone"], 0, 4), _encode(_LOAD, _FIRST_ARGUMENT)]
         program += [_encode(_JUMP_ANY_BIT, _NEW_NAMESPACES, 0, 1), _encode(_RETURN, _REFUSE), _encode(_RETURN, _ALLOW)]
     if clients:
         for call, values in _CLIENTS_CHECKED.items():
-            passing = [(_encode(_JUMP_EQUAL, value, 0, 1), _encode(_RETURN, _ALLOW)) for value in values]
-            check = [_encode(_LOAD, _FIRST_ARGUMENT), *chain.from_iterable(passing), _encode(_RETURN, _REFUSE)]
             (number,) = _read_table(call, machine).values()
-            program += [_encode(_JUMP_EQUAL, number, 0, len(check)), *check]
+            program += _check_argument(number, _FIRST_ARGUMENT, values)
         for number in _read_table(_CLIENTS_SKIPPED, machine).values():
-            program += [_encode(_JUMP_EQUAL, number, 0, 1), _encode(_RETURN, _SKIP)]
+            program += _answer(number, _SKIP)
     for first, last in _merge_intervals(allowed_calls(machine, processes, clients).values()):
         program += [_encode(_JUMP_AT_LEAST, first, 0, 2), _encode(_JUMP_GREATER, last, 1, 0), _encode(_RETURN, _ALLOW)]
     program.append(_encode(_RETURN, _REFUSE))
     return b"".join(program)
+
+
+def _answer(value: int, verdict: int) -> list[bytes]:
+    """Return with `verdict` if what was loaded is `value`."""
+    return [_encode(_JUMP_EQUAL, value, 0, 1), _encode(_RETURN, verdict)]
+
+
+def _check_argument(number: int, argument: int, allowed: Iterable[int], skipped: Iterable[int] = ()) -> list[bytes]:
+    """Decide over the call `number` by the value of its argument, which lies at the offset `argument`."""
+    answers = [*(_answer(value, _ALLOW) for value in allowed), *(_answer(value, _SKIP) for value in skipped)]
+    check = [_encode(_LOAD, argument), *chain.from_iterable(answers), _encode(_RETURN, _REFUSE)]
+    return [_encode(_JUMP_EQUAL, number, 0, len(check)), *check]
 
 
 def _encode(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -17,7 +17,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestServer
 
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
@@ -28,7 +27,7 @@ from core.policy.server_pool import ServerPool
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
 from core.types import Completion, Sampling
-from tests.kit import count_vllm_requests, require
+from tests.kit import count_vllm_requests, require, serve_here
 
 VOCAB = 128
 CONTEXT = 2048
@@ -89,11 +88,9 @@ async def over_http(
 ) -> AsyncIterator[Rig]:
     async with embedded(request, threaded=True) as rig:
         assert rig.embedded is not None
-        server = TestServer(Server(rig.embedded, "tiny").app())
-        await server.start_server(shutdown_timeout=0)
-        async with client(f"http://127.0.0.1:{server.port}", max_retries=0, timeout_s=30) as policy:
+        app = Server(rig.embedded, "tiny").app()
+        async with serve_here(app) as url, client(url, max_retries=0, timeout_s=30) as policy:
             yield replace(rig, policy=policy)
-        await server.close()
 
 
 @asynccontextmanager

@@ -27,10 +27,10 @@ from core.rollout.runner import Runner
 from core.types import Sampling, Task, Trajectory
 from core.worlds import TOOL_TEMPLATE
 from tests.faults.requests import JUNK
-from tests.kit import replace_mcp, script_policy, serve_app, train_tokenizer
+from tests.kit import call, replace_mcp, script_policy, serve_app, train_tokenizer
 from tests.unit.agentic.coding.harbor_folders import TASKS, write_folder
 
-CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 1}}\n</tool_call>'
+CALL = call("add", number=1)
 ENDS = ("completed", "truncated", "environment")
 """Lists how a rollout may end: nothing that an environment says is the fault of the agent, the policy or ours."""
 

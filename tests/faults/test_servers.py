@@ -28,7 +28,6 @@ from core.policy.scripted import ScriptedPolicy
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
-from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import PageRequest, RetrievalServer, SearchRequest
 from core.vllm_wire import TokensBody
 from tests import kit
@@ -53,8 +52,7 @@ def engine_app(tmp_path: Any) -> web.Application:
 def retrieval_app(tmp_path: Any) -> web.Application:
     lines = [json.dumps({"id": str(row), "contents": f"fox {row}"}) for row in range(20)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    corpus, encoder = Corpus(tmp_path / "corpus.jsonl"), HashingEncoder(64)
-    retriever = Retriever(corpus, encoder, build_index(corpus, encoder, FlatOptions(), lambda done, total: None))
+    retriever = kit.make_retriever(Corpus(tmp_path / "corpus.jsonl"), HashingEncoder(64))
     return RetrievalServer(retriever, Batcher(retriever.search)).make_app()
 
 
@@ -164,9 +162,8 @@ async def test_the_gateways_token_wire(fuzz_cases: int) -> None:
     tokenizer = make_tokenizer("qwen3")
     policy = ScriptedPolicy(lambda prompt, sampling: [sum(prompt) % 50, 7])
     gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=1000))
-    for name in ("one", "two", "closed"):
+    for name in ("one", "two"):
         gateway.open_session(name)
-    await gateway.finish_session("closed")
     ask = {"token_ids": [1, 2, 3], "model": "policy", "sampling_params": {"max_tokens": 4}}
 
     async def serve_one(client: TestClient[Any, Any]) -> None:
@@ -174,16 +171,6 @@ async def test_the_gateways_token_wire(fuzz_cases: int) -> None:
             assert (response.status, (await response.json())["choices"][0]["token_ids"]) == (200, [6, 7])
 
     await attack(gateway.app, {"/s/one/inference/v1/generate": (TokensBody, ask)}, serve_one, fuzz_cases // 5)
-    async with TestClient(TestServer(gateway.app)) as client:
-        for path, headers, status in (
-            ("/inference/v1/generate", {}, 404),
-            ("/s/three/inference/v1/generate", {}, 404),
-            ("/s/closed/inference/v1/generate", {}, 410),
-            ("/s/one/inference/v1/generate", {"Origin": "http://a.example"}, 403),
-            ("/s/one/inference/v1/generate", {"Host": "a.example"}, 403),
-        ):
-            async with client.post(path, json=ask, headers=headers) as response:
-                assert response.status == status, path
     turns = (await gateway.finish_session("two")).turns
     assert {turn.prompt_ids for turn in turns} == {(1, 2, 3)}, "nothing of the other session"
 

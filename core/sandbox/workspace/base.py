@@ -153,7 +153,7 @@ class PreparedRepository:
 
 
 class RepositoryWorkspace(ABC):
-    """Holds a repository in the folder `workdir` of a sandbox without network, but for one port if it `serves`.
+    """Holds a repository in the folder `workdir` of a sandbox without network.
 
     >>> async with IsolatedWorkspace() as workspace:
     ...     await workspace.start({"stock.py": b"..."})
@@ -161,28 +161,14 @@ class RepositoryWorkspace(ABC):
     ...     diff = await workspace.diff()
     """
 
-    def __init__(
-        self,
-        limits: WorkspaceLimits | None = None,
-        workdir: str = "/testbed",
-        paths: Sequence[str] = (),
-        serves: bool = False,
-    ):
-        """Make a workspace that is not open yet.
-
-        `paths` are files and folders of the host that commands see too, read-only; /proc stands for one with the
-        processes of the workspace alone. With `serves`, commands may connect to one port of 127.0.0.1, whose `listener`
-        the host serves; without, there is no network.
-        """
+    def __init__(self, limits: WorkspaceLimits | None = None, workdir: str = "/testbed"):
+        """Make a workspace that is not open yet."""
         if not workdir.startswith("/") or ".." in workdir.split("/") or workdir.rstrip("/") in ("", "/tmp"):
             raise ValueError(f"workdir {workdir!r} must be an absolute path, without .., and neither / nor /tmp")
         self.limits = limits or WorkspaceLimits()
         self.workdir = workdir.rstrip("/")
-        check_paths(paths, self.workdir)
-        self.paths = tuple(paths)
-        self.serves = serves
         self.listener: socket.socket | None = None
-        """Listens on a port of 127.0.0.1 inside, while a workspace that `serves` is open."""
+        """Listens on a port of 127.0.0.1 inside, while a workspace that serves one is open."""
         self.base = ""
         """Names the commit that `diff` compares with."""
 
@@ -298,12 +284,6 @@ class RepositoryWorkspace(ABC):
             raise WorkspaceError("no_diff", _describe(result))
         return result.stdout
 
-    def close_listener(self) -> None:
-        """Close the listener, if there is one."""
-        listener, self.listener = self.listener, None
-        if listener is not None:
-            listener.close()
-
     async def _run_own(self, kind: str, command: str, stdin: bytes = b"", output_bytes: int = 1 << 16) -> bytes:
         result = await self.exec(command, stdin, timeout_s=self.limits.start_timeout_s, output_bytes=output_bytes)
         return check_result(kind, result)
@@ -348,14 +328,6 @@ def find_bad_path(files: Any) -> tuple[str, str] | None:
         if both := [str(folder) for folder in plain.parents if str(folder) in files]:
             return f"has {both[0]} as a file and as a folder", "rename one of them"
     return None
-
-
-def receive_listener(channel: socket.socket) -> socket.socket:
-    """Return the listening socket that a workspace has sent."""
-    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
-    if not descriptors:
-        raise WorkspaceUnavailable("the workspace has sent no listener")
-    return socket.socket(fileno=descriptors[0])
 
 
 def _describe(result: CommandResult) -> str:

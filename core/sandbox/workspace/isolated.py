@@ -38,7 +38,7 @@ from core.sandbox.workspace.base import (
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
-    receive_listener,
+    check_paths,
 )
 
 Isolation = Literal["bubblewrap", "landlock"]
@@ -73,8 +73,17 @@ class IsolatedWorkspace(RepositoryWorkspace):
         serves: bool = False,
         folders: Sequence[str] = (),
     ):
-        """Make a workspace. `folders` are writable beside `workdir` and /tmp, and empty as they are."""
-        super().__init__(limits, workdir, paths, serves)
+        """Make a workspace that is not open yet.
+
+        `paths` are files and folders of the host that commands see too, read-only; /proc stands for one with the
+        processes of the workspace alone. With `serves`, commands may connect to one port of 127.0.0.1, whose `listener`
+        the host serves; without, there is no network. `folders` are writable beside `workdir` and /tmp, and empty as
+        they are.
+        """
+        super().__init__(limits, workdir)
+        check_paths(paths, self.workdir)
+        self.paths = tuple(paths)
+        self.serves = serves
         self.backend: Isolation = choose_backend() if backend == "auto" else backend
         try:
             check_platform(self.backend)
@@ -99,7 +108,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
                 await self._start_bubblewrap(channel)
                 await self._enclose(channel.fileno() if self.serves else None, compile_programs(isolation, inside))
             if self.serves:
-                self.listener = receive_listener(host)
+                self.listener = _receive_listener(host)
 
     async def _start_bubblewrap(self, channel: socket.socket) -> None:
         command = asyncio.create_subprocess_exec(
@@ -213,7 +222,9 @@ class IsolatedWorkspace(RepositoryWorkspace):
 
     async def stop(self) -> None:
         process, self._process = self._process, None
-        self.close_listener()
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
         if process is None:
             return
         if process.stdin is not None:
@@ -255,6 +266,14 @@ def make_environment() -> dict[str, str]:
 @lru_cache(64)
 def _compile(code: str) -> CodeType:
     return compile(code, "<workspace>", "exec", dont_inherit=True)
+
+
+def _receive_listener(channel: socket.socket) -> socket.socket:
+    """Return the listening socket that a workspace has sent."""
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        raise WorkspaceUnavailable("the workspace has sent no listener")
+    return socket.socket(fileno=descriptors[0])
 
 
 def _kill_inside(pid: int) -> None:

@@ -23,6 +23,7 @@ from typing import get_args
 
 from core.gateway import Gateway, History, SessionSettings, serve_gateway
 from core.types import Sampling
+from tests.optional.clients.drivers import CLIENTS
 from tests.optional.clients.scripted import ScriptedModel, check
 
 DRIVERS = Path(__file__).with_name("drivers.py")
@@ -52,15 +53,8 @@ async def run_client(python: str, client: str) -> bool:
 
 async def run_driver(python: str, client: str, url: str, names: Sequence[str]) -> dict[str, str]:
     """Run the client in its own environment; return what failed in which conversation."""
-    process = await asyncio.create_subprocess_exec(
-        python,
-        str(DRIVERS),
-        client,
-        url,
-        *names,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(python, str(DRIVERS), client, url, *names, stdout=pipe, stderr=pipe)
     output, errors = await process.communicate()
     if process.returncode:
         print(errors.decode()[-2000:])
@@ -76,12 +70,7 @@ def main() -> int:
     parser.add_argument("--python", required=True, help="the interpreter of an environment with requirements.txt")
     parser.add_argument("--clients", nargs="+", help="functions of drivers.py; default: all but Strands")
     options = parser.parse_args()
-    known = [
-        line.split("(")[0][4:]
-        for line in DRIVERS.read_text().splitlines()
-        if line.endswith("(url: str, stream: bool) -> None:")
-    ]
-    clients = options.clients or [name for name in known if "strands" not in name]
+    clients = options.clients or [name for name in CLIENTS if "strands" not in name]
     return asyncio.run(run(options.python, clients))
 
 

@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aiohttp.test_utils import TestServer
-
 from benchmarks.exactness.layers import ROOT
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
@@ -28,6 +26,7 @@ from core.engine.server import Server
 from core.gateway import Gateway, SessionSettings, serve_gateway
 from core.text.tokenizer import load_tokenizer
 from core.types import Completion, Sampling
+from tests.kit import serve_here
 
 DRIVERS = Path(__file__).with_name("capture_drivers.py")
 TURNS = {"verifiers": 6, "openenv": 3, "rllm": 6, "agentlightning": 3, "harbor": 3}
@@ -71,16 +70,14 @@ async def run_layer(python: str, layer: str, model: Path) -> bool:
     tokenizer = load_tokenizer(model)
     engine = Engine.from_pretrained(model, max_model_len=1024, kv_tokens=8192, decode=tokenizer.decode)
     policy = LoggedPolicy(engine)
-    server = TestServer(Server(policy, "model", tokenizer).app())
-    await server.start_server(shutdown_timeout=0)
+    app = Server(policy, "model", tokenizer).app()
     gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=1024), open_on_request=True)
-    async with serve_gateway(gateway) as url:
+    async with serve_here(app) as engine_url, serve_gateway(gateway) as url:
         process = await asyncio.create_subprocess_exec(
-            python, str(DRIVERS), layer, f"http://127.0.0.1:{server.port}", url, str(model.resolve()),
+            python, str(DRIVERS), layer, engine_url, url, str(model.resolve()),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         output, errors = await process.communicate()
-    await server.close()
     if process.returncode:
         print(f"WRONG {layer:15} {errors.decode()[-2000:]}")
         return False

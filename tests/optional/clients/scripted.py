@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from core.gateway import FinishedSession
 from core.rollout.rows import make_rows
 from core.types import Completion, Sampling
-from tests.unit.gateway.model import RandomModel
+from tests.unit.gateway.model import RandomModel, list_contexts
 from tests.unit.gateway.templates import make_tokenizer
 
 TEXTS = ("I look  it up.", "And once more:\ncafé \U0001f40e", 'There are "42" horses.')
@@ -21,10 +20,8 @@ class ScriptedModel:
 
     def __init__(self) -> None:
         self.writer = RandomModel(make_tokenizer("qwen3"), "hermes", seed=0)
-        self.sampled: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.prompts: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
-        self.rng = random.Random(0)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         """Answer the next turn of a session, whose name says how."""
@@ -39,7 +36,6 @@ class ScriptedModel:
             arguments = json.dumps({"query": f"a  b\n\u00e9 {place}", "count": place}, ensure_ascii=place == 0)
             text += f'\n<tool_call>\n{{"name" :"search",  "arguments": {arguments}}}\n</tool_call>'
         ids = (*self.writer.encode(text), self.writer.tokenizer.eos_token_id)
-        self.sampled[session] += len(ids)
         return Completion(ids, (-0.5,) * len(ids), "stop")
 
 
@@ -48,12 +44,7 @@ def check(finished: FinishedSession, prompts: set[tuple[int, ...]]) -> tuple[str
     rows = make_rows(finished.turns, "segment")
     sampled = sum(len(turn.completion.token_ids) for turn in finished.turns)
     trained = sum(row.trained_tokens for row in rows)
-    wrong = 0
-    for row in rows:
-        tokens, mask = row.tokens, row.loss_mask
-        start = len(tokens) - len(mask)
-        begins = [i for i, m in enumerate(mask) if m and (i == 0 or not mask[i - 1])]
-        wrong += sum(tokens[: start + begin] not in prompts for begin in begins)
+    wrong = sum(ids not in prompts for row in rows for ids in list_contexts(row.tokens, row.loss_mask))
     counters = ", ".join(f"{name} {number}" for name, number in sorted(finished.counters.items()))
     strange = sum(finished.counters.get(name, 0) for name in ("edited", "foreign"))
     exact = trained == sampled > 0 and not wrong and not strange and len(finished.turns) >= 3

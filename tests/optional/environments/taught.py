@@ -14,9 +14,12 @@ from transformers import AutoModelForCausalLM
 from core.engine.policy import EmbeddedPolicy
 from core.runs.files import Record, read_jsonl
 from core.train.trainer import Trainer
-from core.types import Completion, Row
+from core.types import Completion, Row, Trajectory
 from core.worlds import TOOL_TEMPLATE, Example
 from scripts import tokentrue
+from tests.contract.backends.batch import assert_ours
+from tests.contract.backends.case import Case
+from tests.contract.backends.table import BACKENDS
 from tests.kit import save_model, train_tokenizer
 
 STEPS = 400
@@ -75,12 +78,20 @@ def train_exactly(method: str, recipe: Path, out: Path, patch: pytest.MonkeyPatc
     assert tokentrue.main(["train", method, "--preset", str(recipe), "--out", str(out)]) == 0
     stretches = sorted(stretch for row in trained for stretch in read_stretches(row))
     answers = [(prompt, done.token_ids, done.logprobs) for prompt, done in sampled]
-    assert stretches == sorted(answers)
+    assert stretches == sorted(answers) != []
     steps: list[Mapping[str, Any]] = [
         line for line in read_jsonl(out / "seed-0/metrics.jsonl") if line["stage"] == "train"
     ]
     assert [step["failures"] for step in steps] == [{}, {}]
     return steps
+
+
+def run_batch(backend: str, case: Case, tokenizer: Any, request: pytest.FixtureRequest) -> list[Sequence[Trajectory]]:
+    """Run the rollouts of two tasks on a backend. Assert that it trains them as ours, and return them by group."""
+    batch = BACKENDS[backend](request, case, case.recipe(), case.tasks(2))
+    groups = assert_ours(batch, case, case.recipe(), tokenizer)
+    assert not batch.failures
+    return groups
 
 
 def watch_training(patch: pytest.MonkeyPatch) -> tuple[list[tuple[tuple[int, ...], Completion]], list[Row]]:

@@ -19,16 +19,13 @@ from core.data import read_tasks
 from core.environments.verifiers import VerifiersEntry
 from core.policy.base import Roles
 from core.rollout.runner import Runner
-from core.runs.files import read_jsonl
 from core.types import Sampling
 from core.worlds import TOOL_TEMPLATE
 from scripts import tokentrue
-from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
-from tests.contract.backends.table import BACKENDS
 from tests.kit import call, save_model, script_policy, train_tokenizer
 from tests.optional.environments.conftest import SERVERS, TASKSETS, make_agents, write_recipe
-from tests.optional.environments.taught import watch_training
+from tests.optional.environments.taught import run_batch, train_exactly
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
 
@@ -54,27 +51,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_three_environments_train_on_what_the_engine_sampled(
     names: tuple[str, ...], reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampled, trained = watch_training(monkeypatch)
     recipe = write_recipe(tmp_path / "recipe.yaml", reader, make_agents(*names))
     write_tasks(recipe, tmp_path / "recipe.jsonl", count=2)
-    out = tmp_path / "run"
-    assert tokentrue.main(["train", "agent", "--preset", str(recipe), "--out", str(out)]) == 0
-
-    steps = [line for line in read_jsonl(out / "seed-0/metrics.jsonl") if line["stage"] == "train"]
-    assert [step["failures"] for step in steps] == [{}, {}]
-    assert len(sampled) >= 2 * 2 * len(names)
-    found = 0
-    for prompt, completion in sampled:
-        end = len(prompt) + len(completion.token_ids)
-        rows = [row for row in trained if row.tokens[:end] == (*prompt, *completion.token_ids)]
-        assert rows, "an answer is in no row, or in another context"
-        for row in rows:
-            start = len(row.tokens) - len(row.loss_mask)
-            part = slice(len(prompt) - start, end - start)
-            assert set(row.loss_mask[part]) == {1}
-        found += any(row.logprobs[len(prompt) - start : end - start] == completion.logprobs for row in rows)
-    assert found == len(sampled)
-    assert sum(row.trained_tokens for row in trained) == sum(len(one.token_ids) for _, one in sampled)
+    train_exactly("agent", recipe, tmp_path / "run", monkeypatch)
 
 
 def reply(prompt: str, chance: Random) -> str:
@@ -91,9 +70,7 @@ def reply(prompt: str, chance: Random) -> str:
 def test_a_batch_of_two_environments_is_trained_as_ours_is(
     backend: str, names: tuple[str, ...], case: Case, tokenizer: Any, request: pytest.FixtureRequest
 ) -> None:
-    batch = BACKENDS[backend](request, case, case.recipe(), case.tasks(2))
-    groups = assert_ours(batch, case, case.recipe(), tokenizer)
-    assert not batch.failures
+    groups = run_batch(backend, case, tokenizer, request)
     assert {len(one.turns) for group in groups for one in group} >= {1, 2}
 
 

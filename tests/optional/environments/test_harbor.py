@@ -21,11 +21,9 @@ from core.data import read_tasks
 from core.text.conversation import Renderer
 from core.worlds import encode_turn
 from scripts import tokentrue
-from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
-from tests.contract.backends.table import BACKENDS
 from tests.kit import call, require
-from tests.optional.environments.taught import make_tokenizer, teach, train_exactly, write_recipe
+from tests.optional.environments.taught import make_tokenizer, run_batch, teach, train_exactly, write_recipe
 from tests.unit.agentic.coding.harbor_folders import TASKS, write_folder
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
@@ -85,9 +83,7 @@ def test_a_batch_of_two_folders_is_trained_as_ours_is(
     tokenizer: Any,
     request: pytest.FixtureRequest,
 ) -> None:
-    batch = BACKENDS[backend](request, case, case.recipe(), case.tasks(2))
-    groups = assert_ours(batch, case, case.recipe(), tokenizer)
-    assert not batch.failures
+    groups = run_batch(backend, case, tokenizer, request)
     rewards = {one.reward for group in groups for one in group}
     assert {0.0, 0.5, 1.0} >= rewards
     assert len(rewards) > 1

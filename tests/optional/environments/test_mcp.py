@@ -35,11 +35,9 @@ from core.text.conversation import Renderer
 from core.tools.base import ToolContext
 from core.types import Sampling, Task, Trajectory
 from core.worlds import encode_turn
-from tests.contract.backends.batch import assert_ours
 from tests.contract.backends.case import Case
-from tests.contract.backends.table import BACKENDS
 from tests.kit import call, require, script_policy
-from tests.optional.environments.taught import make_tokenizer, teach, train_exactly, write_recipe
+from tests.optional.environments.taught import make_tokenizer, run_batch, teach, train_exactly, write_recipe
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
@@ -57,7 +55,6 @@ CALLS = {
 }
 OWN = """
 import os, sys, time
-from pathlib import Path
 from mcp.server.mcpserver import MCPServer
 server = MCPServer("own")
 @server.tool()
@@ -70,14 +67,9 @@ def die() -> str:
 @server.tool()
 def sleep() -> str:
     time.sleep(600)
-@server.tool()
-def count() -> str:
-    number = int(Path("count").read_text()) + 1 if Path("count").exists() else 1
-    Path("count").write_text(str(number))
-    return str(number)
 server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}))
 """
-"""A server of the tests that dies, sleeps and counts."""
+"""A server of the tests that dies and sleeps."""
 
 
 @pytest.fixture(autouse=True)
@@ -167,9 +159,7 @@ def test_a_batch_of_two_environments_is_trained_as_ours_is(
     tokenizer: Any,
     request: pytest.FixtureRequest,
 ) -> None:
-    batch = BACKENDS[backend](request, case, case.recipe(), case.tasks(2))
-    groups = assert_ours(batch, case, case.recipe(), tokenizer)
-    assert not batch.failures
+    groups = run_batch(backend, case, tokenizer, request)
     assert len({len(one.turns) for group in groups for one in group}) > 1
 
 
@@ -202,14 +192,6 @@ async def test_a_server_that_ends_fails_the_rollout_and_a_slow_call_is_told(own:
     slow = await play(own, [call("sleep"), "done"], reply_s=15)
     assert (slow.status, slow.reward) == ("completed", 1.0)
     assert time.monotonic() - began < 60
-
-
-async def test_no_rollout_finds_what_another_has_left(own: Path) -> None:
-    for _ in range(2):
-        done = await play(own, [call("count"), call("count"), "done"])
-        assert done.status == "completed"
-        events = [str(done.log), *(str(turn.prompt_ids) for turn in done.turns)]
-        assert len(done.turns) == 3, events
 
 
 async def test_a_rollout_that_is_cancelled_leaves_no_server(own: Path) -> None:

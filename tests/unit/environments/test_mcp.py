@@ -22,7 +22,7 @@ from core.rollout.method import RolloutError
 from core.rollout.runner import Runner
 from core.tools.base import Toolbox, ToolContext
 from core.types import Sampling, Task, Trajectory
-from tests.kit import replace_mcp, script_policy
+from tests.kit import call, replace_mcp, script_policy
 
 HERE = __name__
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -93,10 +93,6 @@ def load(**environment: Any) -> Any:
     return recipe.model_copy(update={"agent": section})
 
 
-def call(name: str, arguments: str = "{}") -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
-
-
 async def play(words: list[str], files: dict[str, str] | None = None) -> tuple[Trajectory, str]:
     tokenizer: Any = WORLD.train_tokenizer()
     team, policy = build(load(system="Be brief."), tokenizer), script_policy(tokenizer, words)
@@ -107,7 +103,7 @@ async def play(words: list[str], files: dict[str, str] | None = None) -> tuple[T
 
 
 async def test_an_agent_writes_a_file_that_its_reward_sees() -> None:
-    words = [call("list_files"), call("write", '{"path": "b.txt"}'), "done"]
+    words = [call("list_files"), call("write", path="b.txt"), "done"]
     done, shown = await play(words, {"deep/a.txt": "old"})
     assert (done.status, done.reward) == ("completed", 2.0), done.log
     assert "Be brief." in shown
@@ -131,7 +127,7 @@ async def test_a_server_that_ends_fails_the_rollout_by_name_and_a_fault_is_told(
 
 
 async def test_a_limit_ends_a_rollout_whose_files_count_all_the_same() -> None:
-    done, _ = await play([call("write", '{"path": "b.txt"}')])  # for ever
+    done, _ = await play([call("write", path="b.txt")])  # for ever
     assert (done.status, done.reward) == ("truncated", 1.0 - 10)
 
 

@@ -19,13 +19,12 @@ from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
 from core.types import Sampling, Task, Trajectory
 from core.worlds import TOOL_TEMPLATE
-from tests.kit import script_policy, serve_app, train_tokenizer
+from tests.kit import call, script_policy, serve_app, train_tokenizer
 from tests.unit.environments.fake_openenv import SEEN, make_app
 
 SERVER = Path(__file__).with_name("fake_openenv.py")
 COMMAND = (sys.executable, str(SERVER), "{port}")
 TASK = Task("t", "0 of 5", (), metadata={"index": 3})
-CALL = '<tool_call>\n{{"name": "add", "arguments": {{"number": {}}}}}\n</tool_call>'
 Play = Callable[..., Any]
 
 
@@ -79,10 +78,10 @@ async def test_a_reply_is_an_action_and_the_rewards_of_the_steps_add_up(
 
 
 async def test_the_policy_calls_the_tools_that_the_environment_lists(play: Play, url: str, tokenizer: Any) -> None:
-    [done] = await play([CALL.format(4), "enough"], url=url, action=None)
+    [done] = await play([call("add", number=4), "enough"], url=url, action=None)
     assert (done.status, done.reward, done.log["answer"]) == ("completed", 0.5, "enough")
     assert "now 4\n[image]" in tokenizer.decode(done.turns[1].prompt_ids)
-    [ended] = await play([CALL.format(9)], url=url, action=None)
+    [ended] = await play([call("add", number=9)], url=url, action=None)
     assert (ended.status, ended.reward, len(ended.turns)) == ("completed", 0.5, 1)
 
 
@@ -100,7 +99,7 @@ async def test_tools_that_never_earn_anything_fail_the_rollout_and_who_calls_non
     play: Play, url: str
 ) -> None:
     far = Task("t", "0 of 202", (), metadata={"index": 200})
-    [done] = await play([CALL.format(99), "enough"], far, url=url, action=None)
+    [done] = await play([call("add", number=99), "enough"], far, url=url, action=None)
     assert (done.status, done.failure) == ("failed", "bad_reward")
     [done] = await play(["enough"], far, url=url, action=None)
     assert (done.status, done.reward) == ("completed", 0.0)

@@ -48,16 +48,19 @@ def make_model() -> RandomModel:
     return RandomModel(make_tokenizer("qwen3"), "hermes", calling=0, seed=1)
 
 
+async def ask(endpoint: Endpoint, messages: Sequence[Any], **fields: Any) -> Any:
+    """Return the answer to one request. Raises ClientResponseError if it was refused."""
+    body = {"model": endpoint.model, "messages": messages, **fields}
+    url = f"{endpoint.openai_url}/chat/completions"
+    async with aiohttp.ClientSession(raise_for_status=True) as http, http.post(url, json=body) as response:
+        return (await response.json())["choices"][0]["message"]
+
+
 async def talk(task: Task, endpoint: Endpoint) -> str:
     """Ask twice, then answer right if the task's number is even."""
     messages = [{"role": "user", "content": task.question}]
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
-    async with aiohttp.ClientSession(headers=headers, raise_for_status=True) as http:
-        for _ in range(2):
-            body = {"model": endpoint.model, "messages": messages}
-            async with http.post(f"{endpoint.openai_url}/chat/completions", json=body) as response:
-                reply = (await response.json())["choices"][0]["message"]
-            messages += [reply, {"role": "user", "content": "go on"}]
+    for _ in range(2):
+        messages += [await ask(endpoint, messages), {"role": "user", "content": "go on"}]
     return task.answers[0] if int(task.answers[0]) % 2 == 0 else "no"
 
 
@@ -77,6 +80,13 @@ async def run_each(method: AgentMethod, model: RandomModel, tasks: Sequence[Task
     return done
 
 
+async def run_one(run: Any, task: Task = TASKS[0], model: RandomModel | None = None, **settings: Any) -> Trajectory:
+    """Run an agent once, and close its method."""
+    model = model or make_model()
+    [done] = await run_each(make_method(run, model, **settings), model, [task])
+    return done
+
+
 @pytest.mark.parametrize("run", [talk, Command((sys.executable, "-c", PROGRAM))], ids=["function", "command"])
 async def test_rollouts_of_an_agent_have_rewards_and_exact_rows(run):
     model = make_model()
@@ -91,7 +101,7 @@ async def test_rollouts_of_an_agent_have_rewards_and_exact_rows(run):
     assert all(trajectory.metrics["verbatim"] == 1 for group in groups for trajectory in group)
     rows = rows_from_groups(groups, std_normalization=False, split_advantage=False, rows="segment")
     assert [row.rollout_id for row in rows] == list(range(6))
-    check_contexts(model.policy.calls, [(row.tokens, row.loss_mask, row.logprobs) for row in rows])
+    check_contexts(model.policy.calls, [(row.tokens, row.loss_mask) for row in rows])
     sampled = sum(len(turn.completion.token_ids) for group in groups for t in group for turn in t.turns)
     assert sum(row.trained_tokens for row in rows) == sampled > 0
 
@@ -101,22 +111,15 @@ async def test_the_calls_of_each_offered_tool_are_counted():
     tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("search", "look_up")]
 
     async def offer(task: Task, endpoint: Endpoint) -> str:
-        body = {"model": "policy", "messages": [{"role": "user", "content": "?"}], "tools": tools}
-        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
-        async with aiohttp.ClientSession(headers=headers, raise_for_status=True) as http:
-            await http.post(f"{endpoint.openai_url}/chat/completions", json=body)
+        await ask(endpoint, [{"role": "user", "content": "?"}], tools=tools)
         return ""
 
-    model = make_model()
-    method = make_method(offer, model)
-    (trajectory,) = await run_each(method, model, TASKS[:1])
+    trajectory = await run_one(offer)
     assert [trajectory.metrics.get(f"calls_{name}") for name in ("search", "look_up")] == [0.0, 0.0]
 
 
 async def test_an_agent_that_had_its_turns_is_truncated_and_graded():
-    model = make_model()
-    method = make_method(talk, model, max_turns=1)
-    (trajectory,) = await run_each(method, model, TASKS[:1])
+    trajectory = await run_one(talk, max_turns=1)
     assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == ("truncated", 0.0, 1)
 
 
@@ -128,8 +131,7 @@ async def test_what_an_agent_returns_at_its_limit_does_not_matter(returned: Any)
         except Exception:
             return returned
 
-    model = make_model()
-    (trajectory,) = await run_each(make_method(give_up, model, max_turns=1), model, TASKS[:1])
+    trajectory = await run_one(give_up, max_turns=1)
     assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 0.0, 1)
 
 
@@ -150,8 +152,6 @@ async def test_an_agent_whose_last_answer_was_cut_is_truncated(limits: dict[str,
 
 
 async def test_an_agent_that_fails_is_counted_with_its_error():
-    model = make_model()
-
     async def fail(task: Task, endpoint: Endpoint) -> str:
         raise KeyError("no such tool")
 
@@ -159,8 +159,7 @@ async def test_an_agent_that_fails_is_counted_with_its_error():
         (fail, "KeyError: 'no such tool'"),
         (Command((sys.executable, "-c", "import sys; print('the reason'); sys.exit(3)")), "status 3: the reason"),
     ):
-        method = make_method(run, model)
-        (trajectory,) = await run_each(method, model, TASKS[:1])
+        trajectory = await run_one(run)
         assert (trajectory.status, trajectory.failure) == ("failed", "agent")
         assert message in trajectory.log["error"]
 
@@ -181,16 +180,14 @@ async def test_what_an_agent_makes_of_a_policy_that_failed_is_not_trained(says, 
     async def go_on(task: Task, endpoint: Endpoint) -> str:
         for _ in says:
             with suppress(aiohttp.ClientResponseError):
-                async with aiohttp.ClientSession(raise_for_status=True) as http:
-                    body = {"model": "policy", "messages": [{"role": "user", "content": "?"}]}
-                    await http.post(f"{endpoint.openai_url}/chat/completions", json=body)
+                await ask(endpoint, [{"role": "user", "content": "?"}])
         if ends == "raises":
             raise OSError("no disk")
         return "sorry"
 
     model = make_model()
     model.policy = kit.script_policy(model.tokenizer, says)
-    (trajectory,) = await run_each(make_method(go_on, model), model, TASKS[:1])
+    trajectory = await run_one(go_on, model=model)
     assert trajectory.failure == (kind or (None if ends == "answers" else "agent"))
     assert trajectory.status == ("completed" if trajectory.failure is None else "failed")
 
@@ -201,21 +198,18 @@ async def test_an_answer_for_which_nobody_asked_the_policy_is_not_rewarded(part:
 
     async def know(task: Task, endpoint: Endpoint) -> str:
         if part is not None:
-            body = {"model": "policy", "messages": [{"role": "user", "content": [{"type": part}]}]}
-            async with aiohttp.ClientSession() as http:
-                await http.post(f"{endpoint.openai_url}/chat/completions", json=body)
+            with suppress(aiohttp.ClientResponseError):
+                await ask(endpoint, [{"role": "user", "content": [{"type": part}]}])
         return task.answers[0]
 
-    model = make_model()
-    (trajectory,) = await run_each(make_method(know, model), model, TASKS[:1])
+    trajectory = await run_one(know)
     assert (trajectory.failure, trajectory.reward) == ("unasked", None)
     assert told in trajectory.log["error"]
 
 
 async def test_a_first_prompt_that_is_too_long_is_a_limit_whatever_its_record_holds():
-    model = make_model()
     task = Task("t", "question 0", ("0",), earlier_messages=({"role": "system", "content": "Be brief."},))
-    (trajectory,) = await run_each(make_method(talk, model, max_context=2), model, [task])
+    trajectory = await run_one(talk, task, max_context=2)
     assert (trajectory.status, trajectory.failure, trajectory.reward) == ("truncated", None, 0.0)
 
 
@@ -242,8 +236,7 @@ async def test_an_agent_that_finishes_its_session_keeps_its_turns():
             await http.post(f"{endpoint.url}/finish", json={})
         return answer
 
-    model = make_model()
-    (trajectory,) = await run_each(make_method(finish, model), model, TASKS[:1])
+    trajectory = await run_one(finish)
     assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 1.0, 2)
 
 

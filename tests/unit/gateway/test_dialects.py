@@ -7,6 +7,7 @@ import copy
 import json
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +20,10 @@ from core.gateway.messages import GatewayError, WireCall, WireMessage
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 
-from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, WRITERS
+from .agents import WRITERS
 from .model import RandomModel
 from .templates import FORMATS, QWEN3, make_tokenizer
-from .test_gateway import finish, serve
-
-Messages = Sequence[tuple[str, str]]
+from .test_gateway import PATHS, finish, serve
 
 # As Qwen3.5's: it raises at a system message that is not the first message.
 STRICT = QWEN3.replace(
@@ -36,18 +35,6 @@ TWO_CALLS = "".join(
     f'\n<tool_call>\n{{"name": "search", "arguments": {{"query": "{query}", "count": 1.0}}}}\n</tool_call>'
     for query in ("a", "b")
 )
-
-
-def write_chat(messages: Messages) -> dict[str, Any]:
-    return {"messages": [{"role": role, "content": text} for role, text in messages], "tools": CHAT_TOOLS}
-
-
-def write_responses(messages: Messages) -> dict[str, Any]:
-    return {"input": [{"role": role, "content": text} for role, text in messages], "tools": RESPONSES_TOOLS}
-
-
-def write_anthropic(messages: Messages) -> dict[str, Any]:
-    return {**write_chat(messages), "tools": ANTHROPIC_TOOLS, "max_tokens": 4000}
 
 
 def read_chat(reply: Any) -> tuple[str, list[tuple[str, str]]]:
@@ -68,14 +55,22 @@ def read_anthropic(reply: Any) -> tuple[str, list[tuple[str, str]]]:
     return text, [(block["id"], json.dumps(block["input"])) for block in blocks]
 
 
-Write = Callable[[Messages], dict[str, Any]]
-Read = Callable[[Any], tuple[str, list[tuple[str, str]]]]
-DIALECTS: dict[str, tuple[str, Write, Read]] = {
-    "chat": ("/v1/chat/completions", write_chat, read_chat),
-    "responses": ("/v1/responses", write_responses, read_responses),
-    "anthropic": ("/v1/messages", write_anthropic, read_anthropic),
-}
-HELLO = [("user", "hello")]
+Messages = Sequence[WireMessage]
+READERS = {"chat": read_chat, "responses": read_responses, "anthropic": read_anthropic}
+HELLO = [WireMessage("user", "hello")]
+
+
+def write(name: str, messages: Messages) -> dict[str, Any]:
+    """Return the fields of a request with these messages and tools, as a client of a protocol writes them."""
+    return WRITERS[name][1](messages, random.Random(0))
+
+
+def echo(name: str, reply: Any, rewrite: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return the fields of a request that sends an answer back, its arguments rewritten, with tools' results."""
+    text, calls = READERS[name](reply)
+    written = tuple(WireCall(call_id, "search", rewrite(arguments)) for call_id, arguments in calls)
+    results = [WireMessage("tool", "ok", call_id=call_id) for call_id, _ in calls]
+    return write(name, [*HELLO, WireMessage("assistant", text, calls=written), *results])
 
 
 def make_model(text: str | None = None, template: str | None = None) -> RandomModel:
@@ -96,34 +91,39 @@ def show_prompt(model: RandomModel) -> str:
     return text
 
 
-@pytest.fixture(params=DIALECTS)
-def dialect(request: pytest.FixtureRequest) -> tuple[str, Write, Read]:
-    return DIALECTS[request.param]
+Dialect = tuple[str, Callable[[Messages], dict[str, Any]], Callable[[Any], tuple[str, list[tuple[str, str]]]]]
 
 
-async def test_system_messages_that_a_template_refuses_are_one_at_the_beginning(dialect: Any) -> None:
+@pytest.fixture(params=PATHS)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    """Return the path of a protocol, and functions that write its requests and read its replies."""
+    return PATHS[request.param], partial(write, request.param), READERS[request.param]
+
+
+async def test_system_messages_that_a_template_refuses_are_one_at_the_beginning(dialect: Dialect) -> None:
     path, write, read = dialect
     model = make_model(template=STRICT)
     async with serve(model) as (_, client):
-        messages = [("system", "SYS-A"), ("system", "SYS-B"), *HELLO]
+        messages = [WireMessage("system", "SYS-A"), WireMessage("system", "SYS-B"), *HELLO]
         for late in ("", "SYS-C", ""):
-            messages += [("system", late)] if late else []
+            messages += [WireMessage("system", late)] if late else []
             reply = await client.post(path, {"model": "policy", **write(messages)})
             text = show_prompt(model)
-            merged = "SYS-A\n\nSYS-B" + ("\n\nSYS-C" if ("system", "SYS-C") in messages else "")
+            merged = "SYS-A\n\nSYS-B" + ("\n\nSYS-C" if WireMessage("system", "SYS-C") in messages else "")
             assert f"<|im_start|>system\n{merged}<|im_end|>\n<|im_start|>user\nhello" in text
             assert text.count("SYS-") == merged.count("SYS-")
-            messages += [("assistant", read(reply)[0]), ("user", "go on")]
+            messages += [WireMessage("assistant", read(reply)[0]), WireMessage("user", "go on")]
         finished = await finish(client, model)
     assert finished["counters"] == {"system_merged": 1, "verbatim": 2}
     assert len(finished["rows"]) == 2  # the late one changes the beginning of the prompt
 
 
-async def test_a_template_that_shows_every_system_message_gets_them_where_they_stand(dialect: Any) -> None:
+async def test_a_template_that_shows_every_system_message_gets_them_where_they_stand(dialect: Dialect) -> None:
     path, write, _ = dialect
     model = make_model()
     async with serve(model) as (_, client):
-        await client.post(path, {"model": "policy", **write([("system", "A"), *HELLO, ("system", "B")])})
+        messages = [WireMessage("system", "A"), *HELLO, WireMessage("system", "B")]
+        await client.post(path, {"model": "policy", **write(messages)})
         assert "hello<|im_end|>\n<|im_start|>system\nB<|im_end|>" in show_prompt(model)
         assert (await finish(client, model))["counters"] == {}
 
@@ -132,10 +132,10 @@ OPENAI_WORDS = "This model's maximum context length is 300 tokens. However, your
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_full_context_is_said_in_the_clients_own_words(dialect: Any, stream: bool) -> None:
+async def test_a_full_context_is_said_in_the_clients_own_words(dialect: Dialect, stream: bool) -> None:
     path, write, _ = dialect
     async with serve(make_model(), max_context=300) as (gateway, client):
-        body = {"model": "policy", "stream": stream, **write([("user", "hello " * 400)])}
+        body = {"model": "policy", "stream": stream, **write([WireMessage("user", "hello " * 400)])}
         error = (await client.post(path, body, status=400))["error"]
         assert (await gateway.finish_session("one")).counters == {"refused_context_length_exceeded": 1}
     assert error["type"] == "invalid_request_error"
@@ -151,7 +151,7 @@ async def test_a_full_context_is_said_in_the_clients_own_words(dialect: Any, str
     assert "context_length_exceeded" in error["message"]  # LangChain looks for it there
 
 
-async def test_a_prompt_that_the_engine_finds_too_long_is_a_full_context(dialect: Any) -> None:
+async def test_a_prompt_that_the_engine_finds_too_long_is_a_full_context(dialect: Dialect) -> None:
     path, write, _ = dialect
     model = make_model()
 
@@ -170,7 +170,7 @@ async def test_a_prompt_that_the_engine_finds_too_long_is_a_full_context(dialect
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_last_turn_is_told_with_a_status_that_no_client_retries(dialect: Any, stream: bool) -> None:
+async def test_the_last_turn_is_told_with_a_status_that_no_client_retries(dialect: Dialect, stream: bool) -> None:
     path, write, _ = dialect
     model = make_model()
     async with serve(model, max_turns=1) as (_, client):
@@ -191,12 +191,12 @@ FORCED: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", PATHS)
 async def test_no_call_is_honoured_by_the_template_and_a_forced_one_is_refused_by_name(name: str) -> None:
-    path, write, read = DIALECTS[name]
+    path, read = PATHS[name], READERS[name]
     model = make_model(f"I look.{TWO_CALLS}")
     async with serve(model) as (_, client):
-        body = {"model": "policy", **write(HELLO)}
+        body = {"model": "policy", **write(name, HELLO)}
         text, calls = read(await client.post(path, {**body, "tool_choice": NONE[name]}))
         assert "# Tools" not in show_prompt(model)
         assert (text, calls) == (f"I look.{TWO_CALLS}", [])
@@ -215,15 +215,15 @@ SINGLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", PATHS)
 async def test_of_parallel_calls_the_first_is_given_and_all_tokens_are_kept(name: str) -> None:
-    path, write, read = DIALECTS[name]
+    path, read = PATHS[name], READERS[name]
     model = make_model(f"I look.{TWO_CALLS}")
     async with serve(model) as (_, client):
-        body = {"model": "policy", **write(HELLO), **SINGLE[name]}
+        body = {"model": "policy", **write(name, HELLO), **SINGLE[name]}
         reply = await client.post(path, body)
         assert [json.loads(arguments)["query"] for _, arguments in read(reply)[1]] == ["a"]
-        body |= echo(name, body, reply, lambda written: written)
+        body |= echo(name, reply)
         await client.post(path, body)
         finished = await finish(client, model)
     assert finished["counters"] == {"later_calls_dropped": 2, "verbatim": 1}
@@ -232,39 +232,15 @@ async def test_of_parallel_calls_the_first_is_given_and_all_tokens_are_kept(name
     assert show_prompt(model).count('"query": "b"') == 1  # the next prompt continues what was sampled
 
 
-def echo(name: str, body: dict[str, Any], reply: Any, rewrite: Callable[[str], str]) -> dict[str, Any]:
-    """Return the fields of a request that sends an answer back, with its arguments rewritten, and a tool's result."""
-    if name == "responses":
-        items = copy.deepcopy(reply["output"])
-        calls = [item for item in items if item["type"] == "function_call"]
-        for call in calls:
-            call["arguments"] = rewrite(call["arguments"])
-        results = [{"type": "function_call_output", "call_id": call["call_id"], "output": "ok"} for call in calls]
-        return {"input": [*body["input"], *items, *results]}
-    if name == "chat":
-        message = copy.deepcopy(reply["choices"][0]["message"])
-        for call in message["tool_calls"]:
-            call["function"]["arguments"] = rewrite(call["function"]["arguments"])
-        results = [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in message["tool_calls"]]
-        return {"messages": [*body["messages"], message, *results]}
-    blocks = copy.deepcopy(reply["content"])
-    calls = [block for block in blocks if block["type"] == "tool_use"]
-    for call in calls:
-        call["input"] = json.loads(rewrite(json.dumps(call["input"])))
-    answers = [{"type": "tool_result", "tool_use_id": call["id"], "content": "ok"} for call in calls]
-    messages = [{"role": "assistant", "content": blocks}, {"role": "user", "content": answers}]
-    return {"messages": [*body["messages"], *messages]}
-
-
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", PATHS)
 async def test_numbers_that_javascript_writes_otherwise_are_the_same_call(name: str) -> None:
-    path, write, _ = DIALECTS[name]
+    path = PATHS[name]
     number = '1.0, "big": [1e3, 12345678901234567890, -0.0, 1E-7, {"deep": 2.50}]'
     model = make_model(f'<tool_call>\n{{"name": "search", "arguments": {{"count": {number}}}}}\n</tool_call>')
     in_javascript = '{"count":1,"big":[1000,12345678901234567000,0,1e-7,{"deep":2.5}]}'
     async with serve(model) as (_, client):
-        body = {"model": "policy", **write(HELLO)}
-        body |= echo(name, body, await client.post(path, body), lambda _: in_javascript)
+        body = {"model": "policy", **write(name, HELLO)}
+        body |= echo(name, await client.post(path, body), lambda _: in_javascript)
         await client.post(path, body)
         finished = await finish(client, model)
     assert finished["counters"] == {"reserialised": 1}
@@ -281,7 +257,7 @@ def test_what_is_another_value_in_javascript_is_another_call() -> None:
 
 
 async def test_a_stream_begins_at_once_and_pings_until_its_answer_is_there(
-    dialect: Any, monkeypatch: pytest.MonkeyPatch
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, write, read = dialect
     monkeypatch.setattr(server, "FIRST_PING_S", 0.05)
@@ -306,7 +282,7 @@ async def test_a_stream_begins_at_once_and_pings_until_its_answer_is_there(
         assert len((await finish(client, model))["turns"]) == 3
 
 
-async def test_no_client_takes_a_character_of_a_reply_for_the_end_of_an_event(dialect: Any) -> None:
+async def test_no_client_takes_a_character_of_a_reply_for_the_end_of_an_event(dialect: Dialect) -> None:
     """Those on httpx's `iter_lines` end a line at U+2028, as `splitlines` does."""
     path, write, _ = dialect
     async with serve(make_model("第一行\u2028第二行\x85完")) as (_, client):
@@ -318,7 +294,7 @@ async def test_no_client_takes_a_character_of_a_reply_for_the_end_of_an_event(di
 
 
 async def test_a_stream_that_fails_after_it_began_says_so_in_an_event(
-    dialect: Any, monkeypatch: pytest.MonkeyPatch
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, write, _ = dialect
     monkeypatch.setattr(server, "FIRST_PING_S", 0.05)
@@ -350,7 +326,7 @@ async def test_a_stream_that_fails_after_it_began_says_so_in_an_event(
 async def test_items_that_are_named_by_their_ids_are_those_of_the_session() -> None:
     model = make_model(f"<think>\nhm\n</think>\n\nI look.{TWO_CALLS}")
     async with serve(model) as (_, client):
-        body: dict[str, Any] = {"model": "policy", **write_responses(HELLO)}
+        body: dict[str, Any] = {"model": "policy", **write("responses", HELLO)}
         reply = await client.post("/v1/responses", body)
         outputs = [
             {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}
@@ -373,9 +349,10 @@ async def test_items_that_are_named_by_their_ids_are_those_of_the_session() -> N
 async def test_the_model_sees_that_a_tool_failed() -> None:
     model = make_model(f"I look.{TWO_CALLS}")
     async with serve(model) as (_, client):
-        body = {"model": "policy", **write_anthropic(HELLO)}
-        fields = echo("anthropic", body, await client.post("/v1/messages", body), lambda written: written)
-        first, second = fields["messages"][-1]["content"]
+        body = {"model": "policy", **write("anthropic", HELLO)}
+        fields = echo("anthropic", await client.post("/v1/messages", body))
+        blocks = [block for message in fields["messages"] for block in message["content"]]
+        first, second = [block for block in blocks if block["type"] == "tool_result"]
         first |= {"content": "exit code 1", "is_error": True}
         parts = [{"type": "text", "text": text} for text in ("Error: no such file", "2 others")]
         second |= {"content": parts, "is_error": True}
@@ -385,7 +362,7 @@ async def test_the_model_sees_that_a_tool_failed() -> None:
     assert "<tool_response>\nError: no such file\n2 others\n</tool_response>" in shown
 
 
-async def test_fields_without_effect_are_accepted_and_a_strict_tool_is_noted(dialect: Any) -> None:
+async def test_fields_without_effect_are_accepted_and_a_strict_tool_is_noted(dialect: Dialect) -> None:
     path, write, _ = dialect
     model = make_model()
     async with serve(model) as (_, client):

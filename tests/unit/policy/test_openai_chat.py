@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from core.policy.base import PolicyError
 from core.policy.openai_chat import CalledTool, ChatReply, OpenAIChat
+from tests.kit import serve_here
 
 HELLO = [{"role": "user", "content": "hello"}]
 REPLY: dict[str, Any] = {
@@ -51,8 +51,8 @@ async def service() -> AsyncIterator[FakeService]:
     service = FakeService()
     app = web.Application()
     app.router.add_post("/v1/chat/completions", service.handle)
-    async with TestServer(app) as server:
-        service.url = f"http://127.0.0.1:{server.port}/v1"
+    async with serve_here(app) as url:
+        service.url = f"{url}/v1"
         yield service
 
 

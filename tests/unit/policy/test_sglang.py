@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import unused_port
 
 from core.policy.base import PolicyError
 from core.policy.sglang import SGLangPolicy
 from core.types import Completion, Sampling
+from tests.kit import serve_here
 
 pytestmark = pytest.mark.asyncio
 
@@ -89,20 +89,10 @@ class Worker:
         return web.Response()
 
 
-@asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[str]:
-    server = TestServer(app)
-    await server.start_server(shutdown_timeout=0)
-    try:
-        yield f"http://127.0.0.1:{server.port}"
-    finally:
-        await server.close()
-
-
 async def ask(
     worker: Worker, sampling: Sampling | None = None, session: str | None = None, **options: Any
 ) -> Completion:
-    async with serving(worker.app) as url, SGLangPolicy(url, backoff_s=0.01, **options) as policy:
+    async with serve_here(worker.app) as url, SGLangPolicy(url, backoff_s=0.01, **options) as policy:
         return await policy.generate(PROMPT, sampling or Sampling(max_new_tokens=4), session)
 
 
@@ -159,7 +149,7 @@ async def test_whoever_takes_no_calls_now_is_asked_again_and_not_for_ever(code: 
 )
 async def test_a_prompt_that_would_end_a_worker_is_not_sent(prompt: list[int], sampling: Sampling) -> None:
     worker = Worker(reply([1]))
-    async with serving(worker.app) as url, SGLangPolicy(url) as policy:
+    async with serve_here(worker.app) as url, SGLangPolicy(url) as policy:
         with pytest.raises(PolicyError) as caught:
             await policy.generate(prompt, sampling)
     assert caught.value.kind == "bad_request"
@@ -188,7 +178,7 @@ async def test_the_key_of_a_server_is_read_from_a_file(tmp_path: Path) -> None:
         return await reply([1])(request)
 
     key = tmp_path / "key"
-    async with serving(Worker(check, check, check).app) as url:
+    async with serve_here(Worker(check, check, check).app) as url:
         async with SGLangPolicy(url, api_key_file=key) as policy:
             with pytest.raises(PolicyError, match="write the key into it"):
                 await policy.generate(PROMPT, Sampling())
@@ -260,7 +250,7 @@ async def test_timeout_aborts_on_the_worker() -> None:
 
 async def test_close_waits_for_an_abort_whose_caller_was_cancelled_twice() -> None:
     worker = Worker(hang)
-    async with serving(worker.app) as url:
+    async with serve_here(worker.app) as url:
         policy = SGLangPolicy(url)
         call = asyncio.create_task(policy.generate(PROMPT, Sampling()))
         await worker.arrived.wait()
@@ -277,7 +267,7 @@ async def test_aborts_reach_every_worker_of_a_router_and_a_dead_worker_stops_non
     """SGLang's router has /workers and no /abort_request; the list is cached until an abort fails."""
     asked = 0
     front, worker = Worker(hang), Worker(hang)
-    async with serving(worker.app) as worker_url:
+    async with serve_here(worker.app) as worker_url:
         workers = [{"id": "a", "url": f"{worker_url}/"}]
 
         async def list_workers(_: web.Request) -> web.Response:
@@ -288,7 +278,7 @@ async def test_aborts_reach_every_worker_of_a_router_and_a_dead_worker_stops_non
         router = web.Application()
         router.router.add_post("/generate", front._generate)
         router.router.add_get("/workers", list_workers)
-        async with serving(router) as url, SGLangPolicy(url, timeout_s=0.1) as policy:
+        async with serve_here(router) as url, SGLangPolicy(url, timeout_s=0.1) as policy:
 
             async def time_out() -> None:
                 with pytest.raises(PolicyError):
@@ -313,7 +303,7 @@ async def test_more_calls_at_once_than_a_default_connection_pool() -> None:
         return await reply([1])(request)
 
     worker = Worker(wait_for_all)
-    async with serving(worker.app) as url, SGLangPolicy(url, timeout_s=10, max_retries=0) as policy:
+    async with serve_here(worker.app) as url, SGLangPolicy(url, timeout_s=10, max_retries=0) as policy:
         completions = await asyncio.gather(*(policy.generate(PROMPT, Sampling()) for _ in range(120)))
     assert len(completions) == 120
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from core.policy.base import PolicyError
 from core.policy.servers import make_server_policy
 from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
 from core.types import Completion, Sampling
+from tests.kit import serve_here
 
 REPLIES = json.loads(Path(__file__).with_name("vllm_replies.json").read_text())
 """Name -> {path, status, reply}: what was asked and answered; `completion` has the body of the call too."""
@@ -61,11 +61,8 @@ class Recorded:
     async def policy(self, **options: Any) -> AsyncIterator[VLLMPolicy]:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
-        server = TestServer(app)
-        await server.start_server(shutdown_timeout=0)
-        async with VLLMPolicy(f"http://127.0.0.1:{server.port}", backoff_s=0.01, **options) as policy:
+        async with serve_here(app) as url, VLLMPolicy(url, backoff_s=0.01, **options) as policy:
             yield policy
-        await server.close()
 
 
 async def ask(vllm: Recorded, sampling: Sampling = SAMPLING, session: str | None = None) -> Completion:
@@ -103,9 +100,7 @@ async def test_each_token_has_its_version() -> None:
 async def test_a_vllm_that_knows_one_version_for_a_reply_is_believed() -> None:
     """So does the one that vime patches, which is older than the recorded one."""
     old = Recorded("completion", weight_versions=None)
-    for answer in old.answers:
-        answer = {**answer, "reply": {**answer["reply"], "weight_version": "7"}}
-        old.answers = [answer]
+    old.answers = [answer | {"reply": answer["reply"] | {"weight_version": "7"}} for answer in old.answers]
     completion = await ask(old)
     assert completion.count_versions() == [("7", 3)]
 

@@ -46,16 +46,6 @@ async def test_a_page_is_asked_for_by_name_and_a_passing_fault_is_tried_again():
     assert asked == [{"page": "Oak"}, {"page": "Oak"}, {"page": "Elm"}]
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"text": 3}', b'{"page": null}'])
-async def test_a_page_of_another_form_is_no_page(body: bytes):
-    async def read_page(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=body)
-
-    async with connect("/retrieve/page", read_page) as client:
-        with pytest.raises(RetrievalError, match="/retrieve/page: a reply of another form"):
-            await client.read_page("Oak")
-
-
 async def test_one_text_is_no_list_of_queries():
     with pytest.raises(ValueError, match=r"queries: must be a list of texts, is 'oak'; write \[query\]"):
         await RetrievalClient("http://127.0.0.1:1/retrieve").search("oak")
@@ -110,13 +100,21 @@ async def test_a_refusal_is_not_tried_again_and_retries_are_bounded(status: int,
     assert len(asked) == attempts
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"result": []}', b'{"result": [[], []]}', b'{"result": [[3]]}'])
-async def test_a_reply_of_another_form(body: bytes):
-    async def retrieve(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=body)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *(("/retrieve", f'{{"result": {result}}}') for result in ("[]", "[[], []]", "[[3]]")),
+        *(("/retrieve/page", body) for body in ('{"text": 3}', '{"page": null}')),
+        *((path, body) for path in ("/retrieve", "/retrieve/page") for body in ("", "{}", "[]")),
+    ],
+)
+async def test_a_reply_of_another_form_is_told(path: str, body: str):
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=body)
 
-    with pytest.raises(RetrievalError, match="/retrieve"):
-        await ask(retrieve)
+    async with connect(path, answer) as client:
+        with pytest.raises(RetrievalError, match=f"{path}: "):
+            await (client.search(["oak"], 1) if path == "/retrieve" else client.read_page("Oak"))
 
 
 @pytest.mark.parametrize(("url", "said"), [("host/retrieve", "has no scheme"), ("http://host:port/x", "not a URL")])

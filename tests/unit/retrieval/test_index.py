@@ -31,6 +31,7 @@ from core.retrieval.index import (
     move_to_gpu,
 )
 from core.retrieval.index_folder import open_index
+from tests.kit import make_retriever
 from tests.unit.retrieval.conftest import ids, no_progress, question, write_corpus
 
 ENCODER = HashingEncoder(512)
@@ -211,7 +212,7 @@ open_index(Path({str(tmp_path / "index")!r}), Corpus(Path({str(path)!r})), Hashi
 
 
 def test_queries_without_a_word_find_nothing_and_k_may_exceed_the_corpus(corpus: Corpus):
-    retriever = Retriever(corpus, ENCODER, build_index(corpus, ENCODER, FlatOptions(), no_progress))
+    retriever = make_retriever(corpus, ENCODER)
     blank, stop_words, one, all_of_them = retriever.search(["  ", "of the", question(3), "key4"], [3, 3, 1, 1000])
     assert (blank, stop_words) == ([], [])
     assert ids(one) == ["p3"]
@@ -221,13 +222,13 @@ def test_queries_without_a_word_find_nothing_and_k_may_exceed_the_corpus(corpus:
 
 @pytest.mark.parametrize(("queries", "topks"), [(["a", "b"], [3]), (["a"], [0]), ("a", [1])])
 def test_a_search_of_another_form_is_refused_by_name(queries: Any, topks: list[int], corpus: Corpus):
-    retriever = Retriever(corpus, ENCODER, build_index(corpus, ENCODER, FlatOptions(), no_progress))
+    retriever = make_retriever(corpus, ENCODER)
     with pytest.raises(ValueError, match="queries: must be a list" if queries == "a" else "topks: needs a number"):
         retriever.search(queries, topks)
 
 
-def test_without_a_gpu_build_of_faiss_the_gpu_is_refused(corpus: Corpus):
+def test_without_a_gpu_build_of_faiss_the_gpu_is_refused():
     if hasattr(faiss, "StandardGpuResources"):
         pytest.skip("this FAISS has GPU support")
     with pytest.raises(IndexFileError, match="faiss-gpu"):
-        move_to_gpu(build_index(corpus, ENCODER, FlatOptions(), no_progress), "cuda")
+        move_to_gpu(faiss.IndexFlatIP(8), "cuda")

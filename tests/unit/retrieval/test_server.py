@@ -16,14 +16,13 @@ from core.retrieval.__main__ import make_parser
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
-from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
-from tests.unit.retrieval.conftest import no_progress, question
+from tests.kit import make_retriever
+from tests.unit.retrieval.conftest import question
 
 
 def client(corpus: Corpus, search: Any = None, **limits: Any) -> TestClient:
-    encoder = HashingEncoder(512)
-    retriever = Retriever(corpus, encoder, build_index(corpus, encoder, FlatOptions(), no_progress))
+    retriever = make_retriever(corpus, HashingEncoder(512))
     return TestClient(TestServer(RetrievalServer(retriever, Batcher(search or retriever.search, **limits)).make_app()))
 
 
@@ -128,17 +127,6 @@ async def test_overload_is_503_with_a_time_to_come_back(corpus: Corpus):
         assert [(await first).status, (await waits).status] == [200, 200]
         health = await (await http.get("/health")).json()
     assert (health["overloaded"], health["answered"]) == (1, 2)
-
-
-async def test_a_search_that_fails_is_500_and_counted(corpus: Corpus):
-    def search(queries: Sequence[str], topks: Sequence[int]) -> list[Any]:
-        raise RuntimeError("no memory")
-
-    async with client(corpus, search=search) as http:
-        reply = await http.post("/retrieve", json={"queries": ["a"]})
-        assert reply.status == 500
-        assert "no memory" in (await reply.json())["error"]["message"]
-        assert (await (await http.get("/health")).json())["failed"] == 1
 
 
 def test_set_may_be_given_once_or_again() -> None:

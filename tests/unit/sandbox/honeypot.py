@@ -46,6 +46,19 @@ SECRET = "OPEN-SESAME-7261"
 
 
 @contextmanager
+def open_servers(path: Path, abstract: str) -> Iterator[tuple[socket.socket, ...]]:
+    """Set out servers of the host: TCP, UDP, a socket at `path` and an abstract one."""
+    tcp, udp = socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM)
+    unix, hidden = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    with tcp, udp, unix, hidden:
+        udp.bind(("127.0.0.1", 0))
+        for server, address in ((unix, str(path)), (hidden, f"\0{abstract}")):
+            server.bind(address)
+            server.listen()
+        yield tcp, udp, unix, hidden
+
+
+@contextmanager
 def honeypot() -> Iterator[dict[str, Any]]:
     """Set out everything that a probe reaches for."""
     folder = Path(tempfile.mkdtemp(prefix="honeypot-"))
@@ -56,17 +69,16 @@ def honeypot() -> Iterator[dict[str, Any]]:
     shared_memory = Path("/dev/shm") / folder.name
     shared_memory.write_text("contents")
     abstract = secrets.token_hex(8)
-    tcp, udp = socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM)
-    udp.bind(("127.0.0.1", 0))
-    unix, hidden = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
-    unix.bind(str(folder / "socket"))
-    hidden.bind(f"\0{abstract}")
-    for server in (unix, hidden):
-        server.listen()
     descriptor = os.open(folder / "file", os.O_RDWR)
     os.set_inheritable(descriptor, True)
     victim = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        stack.callback(shared_memory.unlink)
+        stack.callback(os.close, descriptor)
+        stack.callback(victim.wait)
+        stack.callback(victim.kill)
+        servers = stack.enter_context(open_servers(folder / "socket", abstract))
         yield {
             "folder": str(folder),
             "file": str(folder / "file"),
@@ -75,21 +87,13 @@ def honeypot() -> Iterator[dict[str, Any]]:
             "shared_memory": str(shared_memory),
             "secret": SECRET,
             "host": platform.node(),
-            "tcp": tcp.getsockname()[1],
-            "udp": udp.getsockname()[1],
+            "tcp": servers[0].getsockname()[1],
+            "udp": servers[1].getsockname()[1],
             "unix": str(folder / "socket"),
             "abstract": abstract,
             "victim": victim.pid,
-            "servers": (tcp, udp, unix, hidden),
+            "servers": servers,
         }
-    finally:
-        victim.kill()
-        victim.wait()
-        os.close(descriptor)
-        for server in (tcp, udp, unix, hidden):
-            server.close()
-        shared_memory.unlink()
-        shutil.rmtree(folder)
 
 
 def list_allowed_calls(processes: bool) -> list[int]:

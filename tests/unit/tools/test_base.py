@@ -32,7 +32,6 @@ class Add(Tool):
 class Failing(Tool):
     name: str = "failing"
     description: str = "Fails."
-    timeout_s: float = 0.05
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
         match arguments.query:
@@ -49,11 +48,7 @@ class Failing(Tool):
         raise ValueError("no such case")
 
 
-async def nobody(role: str, message: str) -> str:
-    raise AssertionError("not asked")
-
-
-CONTEXT = ToolContext(nobody)
+CONTEXT = ToolContext()
 
 
 @pytest.mark.parametrize("name", ["add_numbers", "Add Numbers", " ADD-NUMBERS ", "add__numbers"])
@@ -76,36 +71,32 @@ async def test_arguments_are_typed():
         assert "do not fit add_numbers" in result.text
 
 
-async def test_what_fails_inside_a_tool_is_a_result():
-    tools = Toolbox([Failing(timeout_s=60)])
-    (tool,) = tools
-    failed = await tools.call(tool, {"query": "x"}, CONTEXT)
-    assert (failed.status, failed.error) == ("error", "ValueError('no such case')")
-    assert failed.text == "failing failed: no such case"
-    assert (await tools.call(tool, {"query": "timeout"}, CONTEXT)).status == "error"
+@pytest.mark.parametrize(
+    ("query", "timeout_s", "status", "text", "error"),
+    [
+        ("x", 60, "error", "failing failed: no such case", "ValueError('no such case')"),
+        ("timeout", 60, "error", "failing failed: its own", "TimeoutError('its own')"),
+        ("sleep", 0.05, "timeout", "failing gave no result within 0.05 seconds.", None),
+    ],
+)
+async def test_what_fails_inside_a_tool_is_a_result(query, timeout_s, status, text, error):
+    (tool,) = tools = Toolbox([Failing(timeout_s=timeout_s)])
+    result = await tools.call(tool, {"query": query}, CONTEXT)
+    assert (result.status, result.text, result.error) == (status, text, error)
 
 
-async def test_a_tool_that_takes_too_long_is_given_up():
-    tools = Toolbox([Failing()])
-    (tool,) = tools
-    result = await tools.call(tool, {"query": "sleep"}, CONTEXT)
-    assert result.status == "timeout"
-    assert "0.05 seconds" in result.text
-
-
-async def test_interrupts_and_cancellation_pass():
-    tools = Toolbox([Failing(timeout_s=60)])
-    (tool,) = tools
-    with pytest.raises(Interrupt):
-        await tools.call(tool, {"query": "interrupt"}, CONTEXT)
-    with pytest.raises(asyncio.CancelledError):
-        await tools.call(tool, {"query": "cancel"}, CONTEXT)
-
-
-async def test_what_is_no_result_is_refused_by_the_tools_name():
-    tools = Toolbox([Failing(timeout_s=60)])
-    with pytest.raises(ToolError, match="tool failing: call returned 'no result'"):
-        await tools.call(next(iter(tools)), {"query": "text"}, CONTEXT)
+@pytest.mark.parametrize(
+    ("query", "error", "told"),
+    [
+        ("interrupt", Interrupt, "no engine"),
+        ("cancel", asyncio.CancelledError, None),
+        ("text", ToolError, "tool failing: call returned 'no result'"),
+    ],
+)
+async def test_interrupts_and_cancellation_pass_and_what_is_no_result_is_refused_by_name(query, error, told):
+    (tool,) = tools = Toolbox([Failing()])
+    with pytest.raises(error, match=told):
+        await tools.call(tool, {"query": query}, CONTEXT)
 
 
 def test_a_prompt_tells_the_types_of_arguments_and_what_they_are():

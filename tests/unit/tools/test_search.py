@@ -18,16 +18,12 @@ HITS = [
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def nobody(role: str, message: str) -> str:
-    raise AssertionError("not asked")
-
-
 async def search(handler: Handler, **options: Any) -> Any:
     application = web.Application()
     application.router.add_post("/retrieve", handler)
     async with TestServer(application) as server:
         tool = Search(url=str(server.make_url("/retrieve")), backoff_s=0.001, **options)
-        return await tool.call(Query(query="fruit of the oak"), ToolContext(nobody))
+        return await tool.call(Query(query="fruit of the oak"), ToolContext())
 
 
 async def test_passages_with_their_titles():
