@@ -17,7 +17,7 @@ from core.hub import CheckpointError
 from core.train import checkpoint
 from core.train.trainer import Trainer
 from core.types import Row, Sampling
-from tests.unit.conftest import drain, gradients, save_model, watch_gradients
+from tests.unit.conftest import gradients, sample_rows, save_model
 
 SECTION = LoRASection(rank=4, alpha=8)
 ROWS = [Row((1, 2, 3, 4, 9), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
@@ -75,11 +75,7 @@ def test_gradients_are_those_of_the_whole_weights_by_the_chain_rule(any_model):
     tensors = lora.merge_weights(model)
     folder = any_model.parent / f"{any_model.name}-merged"
     weights.save(model, folder, like=any_model, tensors=tensors)
-    whole = gradients(folder, ROWS, max_tokens=1024)
-    section = OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, bf16_autocast=False)
-    trainer = Trainer(model, section)
-    found = watch_gradients(trainer)
-    trainer.grpo_step(ROWS)
+    whole, found = gradients(folder, ROWS), gradients(model, ROWS)
     for name, adapter in lora.find_adapters(model).items():
         whole_grad = adapter.scale * whole[f"{name}.weight"]
         close = {"atol": 1e-6, "rtol": 1e-4}
@@ -111,13 +107,7 @@ def test_an_adapter_adds_its_product_to_any_number_of_rows_under_autocast_too(au
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_trainer_sees_the_log_probs_that_were_sampled(qwen2, dtype):
     model = trained(qwen2, dtype)
-    engine = Engine(model, max_model_len=64, kv_tokens=640)
-    requests = [engine.submit([i, 2, 3], Sampling(max_new_tokens=8, seed=i)) for i in range(8)]
-    drain(engine)
-    rows = [
-        Row((*r.prompt_ids, *r.output_ids), (1,) * len(r.output_ids), tuple(r.logprobs), (-1.0) ** i, i)
-        for i, r in enumerate(requests)
-    ]
+    rows = sample_rows(model, [(i, 2, 3) for i in range(8)], Sampling(max_new_tokens=8))
     gap = make_trainer(model).grpo_step(rows)["train_rollout_logprob_abs_diff"]
     assert gap < (1e-5 if dtype == "float32" else 0.02)
 
