@@ -39,9 +39,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return kit.save_model(tmp_path_factory.mktemp(request.param), 0, *kinds, **sizes)
 
 
-def load(folder: Path, dtype: str = "float32") -> CausalLM:
-    model = weights.load(folder, dtype, "cpu", SECTION)
-    lora.add_adapters(model, SECTION, seed=3)
+def load(folder: Path, dtype: str = "float32", section: LoRASection = SECTION) -> CausalLM:
+    model = weights.load(folder, dtype, "cpu", section)
+    lora.add_adapters(model, section, seed=3)
     return model
 
 
@@ -71,9 +71,11 @@ def test_the_values_are_those_of_the_paper_and_scales_cost_a_half_bit():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_trainer_computes_what_the_engine_sampled(folder, dtype):
-    model = load(folder, dtype)
+@pytest.mark.parametrize("section", [SECTION, LoRASection(rank=4, alpha=8)], ids=["4 bits", "whole weights"])
+def test_the_trainer_computes_what_the_engine_sampled_and_the_start_model_needs_no_copy(folder, dtype, section):
+    model = load(folder, dtype, section)
     trainer = make_trainer(model)
+    assert trainer.reference is None
     for step in range(3):
         rows = sample(model)
         assert sample(model, PROMPTS[1:2])[0].tokens == rows[1].tokens  # alone and in a batch
