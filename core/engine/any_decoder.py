@@ -24,10 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from core.engine.attention import Span, prepare_step
+from core.engine.cache import PagedCache
 from core.engine.delta_net import DeltaNet, replace_delta_net
 from core.engine.model import Attention, CausalLM, Linear, ModelConfig, check_rope, select
-from core.engine.scores import Scores, attend_by_scores
-from core.engine.states import Advance, State, StateSizes
+from core.engine.scores import Scores
+from core.engine.states import Advance, StateSizes
 from core.hub import CheckpointError, count_positions
 
 NAME = "tokentrue"
@@ -317,17 +319,19 @@ def name_tensors(model: AnyDecoder) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def check_forward(model: AnyDecoder, folder: Path) -> None:
-    """Compare the logits of some tokens, computed in two parts as the engine does, with transformers' own forward.
+    """Compare the logits of some tokens, computed in two parts by the engine's attention, with transformers' own.
 
     Raises:
         CheckpointError: they differ by more than rounding.
     """
-    attend = _PartByPart()
+    network, cut = model.network, PROBE // 2 + 1
     ids_T = torch.arange(PROBE, device=model.device) * 7 % model.config.vocab_size
-    positions_T, cut = torch.arange(PROBE, device=model.device), PROBE // 2 + 1
-    network = model.network
+    cache = PagedCache(model.config, PROBE, PROBE, model.dtype, model.device, slots=1)  # the only page has number 1
     with _shrink_windows(network):
-        parts = [model(ids_T[part], positions_T[part], attend) for part in (slice(cut), slice(cut, None))]
+        parts = []
+        for start, end in ((0, cut), (cut, PROBE)):
+            positions_T, attend = prepare_step(cache, [], [Span([1], start, end - start)])
+            parts.append(model(ids_T[start:end], positions_T, attend))
         ours_TV = model.logits(torch.cat(parts))
         network.set_attn_implementation("eager")
         try:
@@ -342,26 +346,6 @@ def check_forward(model: AnyDecoder, folder: Path) -> None:
             f"{folder}: model_type {network.config.model_type!r} is not supported: its logits differ from "
             f"transformers' by {difference:.1%}"
         )
-
-
-class _PartByPart:
-    """Attends for parts of one sequence, one after the other."""
-
-    def __init__(self) -> None:
-        self.heads: dict[int, tuple[Tensor, Tensor]] = {}
-        self.states: dict[int, State] = {}
-
-    def __call__(self, layer: int, q_THD: Tensor, k_SKD: Tensor, v_SKD: Tensor, scores: Scores | None) -> Tensor:
-        if layer in self.heads:
-            k_SKD, v_SKD = (torch.cat(pair) for pair in zip(self.heads[layer], (k_SKD, v_SKD), strict=True))
-        self.heads[layer] = k_SKD, v_SKD
-        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_SKD, v_SKD))
-        return attend_by_scores(scores or Scores(), q, k, v)[0].transpose(0, 1)
-
-    def recur(self, layer: int, advance: Advance, *inputs: Tensor) -> Tensor:
-        lengths_N = torch.tensor([len(inputs[0])], device=inputs[0].device)
-        out_NLHE, self.states[layer] = advance(self.states.get(layer), lengths_N, *(x[None] for x in inputs))
-        return out_NLHE[0]
 
 
 @contextmanager

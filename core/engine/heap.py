@@ -20,9 +20,7 @@ LARGE = 1 << 28
 
 def return_freed_memory() -> None:
     """Give freed memory back to the system; glibc keeps most of it for smaller tensors."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # glibc alone has it
-        trim(0)
+    _call_glibc("malloc_trim", 0)
 
 
 @cache
@@ -32,8 +30,8 @@ def keep_freed_memory() -> None:
     Else a tensor of some megabytes comes from the system each time, which clears it: a seventh of a small model's time.
     It has an effect once, so that `map_large_tensors` stays in force.
     """
-    _set_option(M_MMAP_THRESHOLD, 32 * MEGABYTE)
-    _set_option(M_TRIM_THRESHOLD, 64 * MEGABYTE)
+    _call_glibc("mallopt", M_MMAP_THRESHOLD, 32 * MEGABYTE)
+    _call_glibc("mallopt", M_TRIM_THRESHOLD, 64 * MEGABYTE)
 
 
 def map_large_tensors() -> None:
@@ -42,13 +40,14 @@ def map_large_tensors() -> None:
     Else glibc takes it from one heap, where tensors that stay lie between those that go. With it a step takes up to a
     quarter longer, for the system clears the memory each time.
     """
-    _set_option(M_MMAP_THRESHOLD, MEGABYTE)
+    _call_glibc("mallopt", M_MMAP_THRESHOLD, MEGABYTE)
 
 
-def _set_option(option: int, value: int) -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc alone has it
-        mallopt(option, value)
+def _call_glibc(name: str, *arguments: int) -> None:
+    """Call a function that no other C library has; do nothing where it is missing."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*arguments)
 
 
 def allocate_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

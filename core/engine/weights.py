@@ -21,7 +21,7 @@ from core.engine.arithmetic import choose_dtype
 from core.engine.heap import keep_freed_memory, map_large_tensors
 from core.engine.lora import AdapterSizes
 from core.engine.model import CausalLM, Linear, ModelConfig, has_own_file
-from core.hub import CheckpointError, check_unquantized, read_json
+from core.hub import SMALL_FILES, CheckpointError, check_unquantized, read_json
 from core.text.tokenizer import find_tokenizer, find_turn_end
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -283,12 +283,8 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
         _copy_beside(find_beside(model, like), folder)
     else:
         save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
-    for path in like.iterdir() if like != folder else ():
-        if (
-            path.is_file()
-            and path.suffix in (".json", ".txt", ".jinja", ".model")
-            and not path.name.endswith(".index.json")
-        ):
+    for path in (path for pattern in SMALL_FILES for path in like.glob(pattern) if like != folder):
+        if path.is_file() and not path.name.endswith(".index.json"):
             shutil.copyfile(path, folder / path.name)
     write_dtype(folder, max((t.dtype for t in saved.values()), key=lambda dtype: dtype.itemsize))
 

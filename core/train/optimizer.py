@@ -104,11 +104,6 @@ class AdamW8bit:
         """The groups of pieces, with the rate of the next step."""
         return self._optimizer.param_groups
 
-    @property
-    def states(self) -> list[dict[str, Tensor]]:
-        """The moments of every piece that has been optimized."""
-        return list(self._optimizer.state.values())
-
     def step(self) -> None:
         """Move the weights along their gradients."""
         for group in self.param_groups:

@@ -25,7 +25,7 @@ from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.cache import PagedCache
 from core.engine.engine import Engine
-from core.engine.model import ModelConfig
+from core.engine.model import CausalLM, ModelConfig
 from core.train.trainer import Trainer
 from core.types import Completion, Row, Sampling
 from tests import kit
@@ -127,6 +127,15 @@ def complete(folder: Path, prompt: Sequence[int], sampling: Sampling) -> Complet
     return completion
 
 
+def sample_rows(model: CausalLM, prompts: Sequence[tuple[int, ...]], sampling: Sampling, **options: Any) -> list[Row]:
+    """Sample a completion of each prompt, and return them as rows of rollouts that were good and bad by turns."""
+    engine = Engine(model, **{"max_model_len": 64, "kv_tokens": 640, **options})
+    return [
+        Row((*p, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, (-1.0) ** n, rollout_id=n)
+        for n, (p, c) in enumerate(zip(prompts, engine.generate(prompts, sampling), strict=True))
+    ]
+
+
 def count_idle(cache: PagedCache) -> int:
     """Count the pages that no sequence holds."""
     return len(cache._idle)
@@ -153,10 +162,10 @@ def read_stamps(cache: PagedCache, pages: Sequence[int], length: int) -> torch.T
 
 
 def gradients(
-    folder: Path, rows: Sequence[Row], *, max_tokens: int, checkpointing: bool = False, **options: Any
+    model: CausalLM | Path, rows: Sequence[Row], *, max_tokens: int = 1024, checkpointing: bool = False, **options: Any
 ) -> Any:
-    """Return the gradient of one step by parameter name, as AdamW gets it."""
-    model = weights.load(folder, device="cpu")
+    """Return the gradient of one step of a model, or of that in a folder, by parameter name, as AdamW gets it."""
+    model = weights.load(model, device="cpu") if isinstance(model, Path) else model
     still: Any = {"lr": 0.0, "weight_decay": 0.0, "clip_grad": 1e9, "bf16_autocast": False}
     section = OptimizerSection(max_tokens_per_pack=max_tokens, gradient_checkpointing=checkpointing, **still)
     trainer = Trainer(model, section, **options)

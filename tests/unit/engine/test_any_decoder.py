@@ -29,7 +29,7 @@ from core.train.packing import PackedAttention, pack_rows
 from core.train.trainer import Trainer, run_layers
 from core.types import Row, Sampling
 from tests.kit import SIZES
-from tests.unit.conftest import DELTA_NET
+from tests.unit.conftest import DELTA_NET, sample_rows
 
 SMALL = SIZES | {"max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 HEADS = {"head_dim": 8}
@@ -125,13 +125,7 @@ def close_to(expected: torch.Tensor, row: Row, model: Any) -> None:
 
 
 def sample(model: Any, prompts: list[tuple[int, ...]] = PROMPTS, **options: Any) -> list[Row]:
-    engine = Engine(model, max_model_len=32, kv_tokens=512, page_size=4, **options)
-    done = engine.generate(prompts, SAMPLING)
-    pairs = zip(prompts, done, strict=True)
-    return [
-        Row((*p, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, rollout_id=n)
-        for n, (p, c) in enumerate(pairs)
-    ]
+    return sample_rows(model, prompts, SAMPLING, max_model_len=32, page_size=4, **options)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -329,8 +323,6 @@ def test_what_a_family_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_must_hold_every_tensor_and_no_other(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     folder = save_model("Olmo2", {}, tmp_path)
     model, tensors = weights.load(folder), load_file(folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
@@ -366,8 +358,6 @@ def test_bfloat16_trains_what_it_samples_and_comes_back_from_a_checkpoint(family
 
 
 def test_a_head_that_is_no_embedding_and_whole_numbers_are_refused(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     folder = save_model("Olmo2", {"tie_word_embeddings": False}, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))

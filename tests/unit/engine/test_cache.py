@@ -82,16 +82,6 @@ def test_a_page_belongs_to_those_who_hold_it_until_they_let_go(choices, count):
             assert torch.equal(read_stamps(cache, pages, len(tokens)), stamps(tokens))
 
 
-def test_a_prefix_that_many_share_takes_its_pages_once():
-    cache = make_cache(10_000 // PAGE + 64)
-    prefix = [0, 1] * 5_000
-    run(cache, prefix)
-    for member in range(64):
-        tokens = [*prefix, member]
-        assert cache.hold(cache.match(tokens), len(tokens)) is not None
-    assert count_idle(cache) == 0
-
-
 def test_oldest_prefix_goes_first():
     cache = make_cache(4)
     run(cache, [1] * 8)

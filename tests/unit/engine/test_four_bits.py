@@ -13,7 +13,6 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection, RecipeError
 from core.engine import footprint, four_bits, lora, weights
-from core.engine.engine import Engine
 from core.engine.model import CausalLM, Linear
 from core.hub import CheckpointError
 from core.rollout.method import method_spec
@@ -23,7 +22,7 @@ from core.train.trainer import Trainer
 from core.train.warm_start import run_warm_start
 from core.types import Row, Sampling
 from tests import kit
-from tests.unit.conftest import DELTA_NET, gradients, watch_gradients
+from tests.unit.conftest import DELTA_NET, gradients, sample_rows
 
 SECTION = LoRASection(rank=4, alpha=8, load_in_4bit=True)
 SIZES = {"hidden_size": 64, "intermediate_size": 192, "head_dim": 16}
@@ -40,9 +39,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return kit.save_model(tmp_path_factory.mktemp(request.param), 0, *kinds, **sizes)
 
 
-def load(folder: Path, dtype: str = "float32") -> CausalLM:
-    model = weights.load(folder, dtype, "cpu", SECTION)
-    lora.add_adapters(model, SECTION, seed=3)
+def load(folder: Path, dtype: str = "float32", section: LoRASection = SECTION) -> CausalLM:
+    model = weights.load(folder, dtype, "cpu", section)
+    lora.add_adapters(model, section, seed=3)
     return model
 
 
@@ -52,12 +51,7 @@ def make_trainer(model: CausalLM, lr: float = 1e-2) -> Trainer:
 
 
 def sample(model: CausalLM, prompts: list[tuple[int, ...]] = PROMPTS) -> list[Row]:
-    engine = Engine(model, max_model_len=64, kv_tokens=512)
-    done = engine.generate(prompts, Sampling(max_new_tokens=10, seed=1))
-    return [
-        Row((*p, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, (-1.0) ** n, rollout_id=n)
-        for n, (p, c) in enumerate(zip(prompts, done, strict=True))
-    ]
+    return sample_rows(model, prompts, Sampling(max_new_tokens=10, seed=1))
 
 
 def find_packed(model: CausalLM) -> dict[str, four_bits.FourBits]:
@@ -77,9 +71,11 @@ def test_the_values_are_those_of_the_paper_and_scales_cost_a_half_bit():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_trainer_computes_what_the_engine_sampled(folder, dtype):
-    model = load(folder, dtype)
+@pytest.mark.parametrize("section", [SECTION, LoRASection(rank=4, alpha=8)], ids=["4 bits", "whole weights"])
+def test_the_trainer_computes_what_the_engine_sampled_and_the_start_model_needs_no_copy(folder, dtype, section):
+    model = load(folder, dtype, section)
     trainer = make_trainer(model)
+    assert trainer.reference is None
     for step in range(3):
         rows = sample(model)
         assert sample(model, PROMPTS[1:2])[0].tokens == rows[1].tokens  # alone and in a batch
@@ -100,10 +96,7 @@ def test_what_is_saved_is_the_model_that_sampled_and_its_gradients_are_the_adapt
         assert ours.tokens == theirs.tokens
         torch.testing.assert_close(torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), atol=1e-5, rtol=0)
 
-    whole = gradients(path, rows, max_tokens=1024)
-    probe = Trainer(model, trainer.config.model_copy(update={"lr": 0.0}))
-    found = watch_gradients(probe)
-    probe.grpo_step(rows)
+    whole, found = gradients(path, rows), gradients(model, rows)
     for name, adapter in lora.find_adapters(model).items():
         expected = adapter.scale * whole[f"{name}.weight"] @ adapter.lora_A.detach().T
         torch.testing.assert_close(found[f"{name}.lora_B.weight"], expected, atol=1e-6, rtol=1e-4)

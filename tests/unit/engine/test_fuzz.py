@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,6 @@ class Orders:
             eos_token_ids=rng.choice(((), (5,))),
             decode=spell,
         )
-        self.current = 0
         self.sampled_by: dict[Request, list[int]] = {}
         self.ended: list[Request] = []
         self.prompts = [self.draw(rng.randint(1, self.max_len - 4)) for _ in range(3)]
@@ -74,15 +74,15 @@ class Orders:
     def step(self) -> None:
         self.ended += self.engine.step()
         for request, versions in self.sampled_by.items():
-            versions += [self.current] * (len(request.output_ids) - len(versions))
+            versions += [int(self.engine.weight_version)] * (len(request.output_ids) - len(versions))
 
     def abort(self) -> None:
         aborted = self.engine.abort(self.rng.choice(list(self.sampled_by)).request_id)
         self.ended += [aborted] if aborted else []
 
     def set_weights(self) -> None:
-        self.current = 1 - self.current
-        self.engine.set_weights(self.tensors[self.current])
+        version = int(self.engine.weight_version) + 1  # even ones are the first weights
+        self.engine.set_weights(self.tensors[version % 2])
 
     def run(self, count: int) -> None:
         rare = dict.fromkeys((self.set_weights, self.engine.flush_cache, self.engine.release_cache), 1)
@@ -108,13 +108,15 @@ def check(request: Request, sampled_by: list[int], models: list[Any]) -> None:
         # Row t of the logits belongs to the position before sampled token t, under the weights that sampled it.
         ids = torch.tensor([[*request.prompt_ids, *tokens]])
         first = len(request.prompt_ids) - 1
-        by_model = [models[version](ids).logits[0, first:-1] for version in (0, 1)]
-        logits_NV = torch.stack([by_model[version][t] for t, version in enumerate(sampled_by)])
+        by_model = [model(ids).logits[0, first:-1] for model in models]
+        logits_NV = torch.stack([by_model[version % 2][t] for t, version in enumerate(sampled_by)])
         count = len(tokens)
         batch = SamplingBatch.make([sampling] * count, [request.seed] * count, range(count), logits_NV.shape[1])
         wanted, logprobs = sample(logits_NV, batch)
         assert list(tokens) == wanted
         torch.testing.assert_close(torch.tensor(completion.logprobs), torch.tensor(logprobs), atol=1e-5, rtol=0)
+        runs = [(str(version), len(list(run))) for version, run in groupby(sampled_by)]
+        assert completion.count_versions() == runs
     ends = [t in sampling.stop_token_ids or any(text in f"<{t}>" for text in sampling.stop) for t in tokens]
     assert not any(ends[:-1])
     if completion.finish_reason == "length":

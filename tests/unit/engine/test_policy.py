@@ -17,6 +17,7 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.policy.base import PolicyError
 from core.types import Sampling
+from tests import kit
 from tests.unit.conftest import complete, count_idle
 
 CALLS = 40
@@ -175,13 +176,6 @@ async def test_a_step_that_fails_fails_the_calls_in_it_and_no_later_one(policy, 
     assert (await policy.generate(prompt, once)).cached_tokens == 0
 
 
-async def test_a_prompt_of_the_wrong_type_harms_nobody_else(policy):
-    fine = asyncio.create_task(policy.generate(*call(7)))
-    with pytest.raises(PolicyError, match="input_ids: needs ints"):
-        await asyncio.wait_for(policy.generate(["text"], Sampling(max_new_tokens=8)), 5)
-    assert len((await fine).token_ids) == 10
-
-
 async def test_a_call_made_while_a_step_fails_is_answered(engine):
     policy, step = EmbeddedPolicy(engine, threaded=True), engine.step
 
@@ -193,8 +187,7 @@ async def test_a_call_made_while_a_step_fails_is_answered(engine):
 
     engine.step = fail_slowly
     first = asyncio.create_task(policy.generate(*call(1)))
-    while not engine.in_step.is_set():
-        await asyncio.sleep(0.001)
+    await kit.until(engine.in_step.is_set)
     second = asyncio.create_task(policy.generate(*call(2)))
     with pytest.raises(PolicyError, match="lost device"):
         await first
@@ -206,8 +199,7 @@ async def test_giving_up_a_call_spares_another_of_the_same_name(engine):
     policy = EmbeddedPolicy(engine, threaded=True)
     engine.delay = 0.02
     first = asyncio.create_task(policy.generate(*call(4), request_id="same"))
-    while not engine.in_step.is_set():
-        await asyncio.sleep(0.001)
+    await kit.until(engine.in_step.is_set)
     second = asyncio.create_task(policy.generate(*call(5), request_id="same"))
     await asyncio.sleep(0)
     second.cancel()
@@ -220,8 +212,7 @@ async def test_closing_fails_what_waits(engine):
     policy = EmbeddedPolicy(engine, threaded=True)
     engine.delay = 0.02
     calls = [asyncio.create_task(policy.generate([n], Sampling(max_new_tokens=120, seed=n))) for n in range(10)]
-    while not engine.in_step.is_set():
-        await asyncio.sleep(0.001)
+    await kit.until(engine.in_step.is_set)
     calls += [asyncio.create_task(policy.generate([n], Sampling(max_new_tokens=5))) for n in range(3)]
     await asyncio.sleep(0)
     assert engine.in_step.is_set()

@@ -78,43 +78,8 @@ def test_filters_that_cut_nothing_change_nothing(rule: Sampling):
     assert draw(logits, rule, 200).tolist() == draw(logits, Sampling(), 200).tolist()
 
 
-def keep(probs_NV: torch.Tensor, rules: Sequence[Sampling]) -> tuple[torch.Tensor, list[int]]:
-    """Return the probabilities, with zeros where the filters exclude a token, and how far they looked in each row."""
-    vocab, zeros = probs_NV.shape[1], [0] * len(rules)
-    batch = SamplingBatch.make(rules, zeros, zeros, vocab)
-    kept_NV, looked = torch.zeros_like(probs_NV), zeros
-    more_N, ranks = torch.ones(len(rules), dtype=torch.bool), sampler.RANKS
-    while more_N.any():
-        top_k_N, top_p_N, ranks = batch.top_k_N[more_N], batch.top_p_N[more_N], min(ranks, vocab)
-        ones_N1 = torch.ones(int(more_N.sum()), 1)
-        order_NR, kept_NR, further_N = sampler._filter(probs_NV[more_N], ones_N1, top_k_N, top_p_N, ranks)
-        kept_NV[more_N] = torch.zeros_like(probs_NV[more_N]).scatter(1, order_NR, kept_NR)
-        looked = [ranks if more else far for more, far in zip(more_N, looked, strict=True)]
-        more_N[more_N.clone()] = further_N
-        ranks *= 16
-    return kept_NV, looked
-
-
-@pytest.mark.parametrize("vocab", [24 * sampler.RANKS, 2 * sampler.RANKS * sampler.BLOCK + 5])
-def test_filters_of_a_large_vocabulary_look_as_far_as_they_must(vocab):
-    """Peaked rows are settled by the first ranks and flat ones by all, each alone and beside the other."""
-    torch.manual_seed(3)
-    probs_NV = torch.softmax(torch.randn(6, vocab) * torch.tensor([0.3, 1, 4, 9, 0.3, 0.3])[:, None], -1)
-    rules = [Sampling(top_p=p, top_k=k) for p, k in [(0.9, -1), (0.9, -1), (0.9, -1), (0.9, -1), (1, 700), (0.99, 9)]]
-    kept_NV, looked = keep(probs_NV, rules)
-    for row, (rule, probs_V) in enumerate(zip(rules, probs_NV, strict=True)):
-        values, order = probs_V.sort(descending=True)
-        count = int(((values.cumsum(-1) - values) < rule.top_p).sum())
-        count = min(count, rule.top_k) if rule.top_k > 0 else count
-        assert set(kept_NV[row].nonzero().flatten().tolist()) == set(order[:count].tolist())
-        assert torch.equal(kept_NV[row], keep(probs_NV[[row]], [rule])[0][0])
-    assert looked[3] == looked[5] == sampler.RANKS < min(looked[0], looked[4])
-
-
 def test_a_neighbours_top_p_takes_no_token_from_a_row():
     """Rounded probabilities may pass 1 before the last token; a filter that is off must not cut there."""
-    kept, _ = keep(torch.full((2, 101), 0.01), [Sampling(top_k=101), Sampling(top_p=0.495)])
-    assert kept.count_nonzero(dim=-1).tolist() == [101, 50]
     rules = [Sampling() if row % 2 else Sampling(top_p=0.5) for row in range(6000)]
     tokens, _ = sample(torch.zeros(1, 101).expand(6000, -1), rules, range(6000), [0] * 6000)
     assert [len(set(tokens[first::2].tolist())) for first in (0, 1)] == [51, 101]
@@ -122,18 +87,29 @@ def test_a_neighbours_top_p_takes_no_token_from_a_row():
     assert torch.equal(tokens[1::2], alone)
 
 
-@pytest.mark.parametrize("count", [9, 700])  # the best ranks settle the first number, not the second
-@pytest.mark.parametrize("vocab", [1000, 2 * sampler.RANKS * sampler.BLOCK + 5])
-def test_excluded_tokens_change_nothing_in_the_race(vocab, count):
-    """Among the tokens that a filter leaves, the race is that of logits whose other tokens are impossible."""
+@pytest.mark.parametrize("vocab", [24 * sampler.RANKS, 2 * sampler.RANKS * sampler.BLOCK + 5])
+def test_excluded_tokens_change_nothing_in_the_race_however_far_filters_look(vocab):
+    """Among the tokens that a filter leaves, the race is that of logits whose other tokens are impossible.
+
+    The best ranks settle peaked rows and few tokens, but neither flat rows nor many tokens.
+    """
     torch.manual_seed(4)
-    logits_NV = torch.randn(300, vocab) * 0.5
-    rules = [Sampling(top_k=count) if row % 3 else Sampling() for row in range(300)]
-    tokens, logprobs = sample(logits_NV, rules, range(300), [1] * 300)
-    last_N1 = logits_NV.topk(count, dim=-1).values[:, -1:]
-    filtered_N1 = torch.tensor([rule.top_k > 0 for rule in rules])[:, None]
-    cut_NV = logits_NV.masked_fill(filtered_N1 & (logits_NV < last_N1), -torch.inf)
-    alone, _ = sample(cut_NV, [Sampling()] * 300, range(300), [1] * 300)
+    kinds = [  # how peaked a row is, its filters, and whether the best ranks leave it unsettled
+        *[(0.5, {}, False), (0.5, {"top_k": 9}, False), (0.5, {"top_k": 700}, True), (0.3, {"top_p": 0.9}, True)],
+        *[(9.0, {"top_p": 0.9}, False), (0.3, {"top_p": 0.99, "top_k": 9}, False)],
+    ] * 60
+    count, rules = len(kinds), [Sampling(**rule) for _, rule, _ in kinds]
+    logits_NV = torch.randn(count, vocab) * torch.tensor([scale for scale, _, _ in kinds])[:, None]
+    batch = SamplingBatch.make(rules, range(count), [1] * count, vocab)
+    assert sampler.draw(logits_NV, batch)[2].tolist() == [unsettled for _, _, unsettled in kinds]
+    tokens, logprobs = sample(logits_NV, rules, range(count), [1] * count)
+    cut_NV = torch.full_like(logits_NV, -torch.inf)
+    for cut_V, logits_V, rule in zip(cut_NV, logits_NV, rules, strict=True):
+        probs_V, order_V = torch.softmax(logits_V, -1).sort(descending=True)
+        left = int(((probs_V.cumsum(-1) - probs_V) < rule.top_p).sum()) if rule.top_p < 1 else vocab
+        order_V = order_V[: min(left, rule.top_k) if rule.top_k > 0 else left]
+        cut_V[order_V] = logits_V[order_V]
+    alone, _ = sample(cut_NV, [Sampling()] * count, range(count), [1] * count)
     assert torch.equal(tokens, alone)
     exact = torch.log_softmax(logits_NV.double(), -1).gather(1, tokens[:, None]).squeeze(1)
     torch.testing.assert_close(logprobs.double(), exact, atol=4e-6, rtol=0)

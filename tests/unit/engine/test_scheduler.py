@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -212,11 +211,3 @@ def test_prompts_gather_while_many_sequences_decode():
     for number in range(3):
         submit(f"same{number}", (9,) * 9)
     assert [step() for _ in range(2)] == [["same0"], ["same1", "same2"]]  # they waited for its pages alone
-
-
-def test_a_request_whose_pages_cannot_be_counted_stays_in_the_queue():
-    scheduler = Scheduler(PagedCache(MODEL_CONFIG, 400, PAGE, torch.float32, torch.device("cpu")), 8, 10)
-    scheduler.waiting.append(Request("r", (1, 2), Sampling(max_new_tokens=4.5), seed=0))  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        scheduler.schedule()
-    assert len(scheduler.waiting) == 1

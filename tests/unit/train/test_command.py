@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,25 +26,48 @@ from core.train import memory
 from core.train.command import main
 
 
-@pytest.fixture(autouse=True)
-def no_training(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    started: list[str] = []
-    monkeypatch.setattr(train, "train", lambda spec, recipe, folder, baseline: started.append(spec.name))
-    return started
+class Command:
+    """Runs `tokentrue train memagent` into the folder `out`, without the training itself: that is counted."""
+
+    def __init__(self, folder: Path, model: Path, capsys: pytest.CaptureFixture[str]):
+        self.out, self.model, self.data, self.capsys = folder / "run", model, folder / "train.jsonl", capsys
+        self.trainings = 0
+        record = {"task_id": "t", "question": "?", "answers": ["1"], "context": "It is 1.", "metadata": {}}
+        self.data.write_text(json.dumps(record) + "\n")
+
+    def __call__(self, *words: str) -> str:
+        """Run with options and settings, and return what the command prints. It must succeed."""
+        status, out, err = self.run(words)
+        assert status == 0, err
+        return out + err
+
+    def refuse(self, *words: str) -> str:
+        """Run with options and settings, and return the error. It must fail, and nothing may be trained."""
+        trained = self.trainings
+        status, _, err = self.run(words)
+        assert (status, self.trainings) == (1, trained)
+        return err
+
+    def run(self, words: Sequence[str]) -> tuple[int, str, str]:
+        own = f"model.path={self.model}", f"data.train={self.data}", f"data.eval={self.data}"
+        options = [word for word in words if word.startswith("--")]
+        settings = [word for word in (*own, *words) if word not in options]
+        sets = [part for setting in settings for part in ("--set", setting)]
+        status = main(["memagent", "--out", str(self.out), *sets, *options])
+        return status, *self.capsys.readouterr()
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "train.jsonl"
-    record = {"task_id": "t", "question": "?", "answers": ["1"], "context": "It is 1.", "metadata": {}}
-    path.write_text(json.dumps(record) + "\n")
-    return path
+def command(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    made = Command(tmp_path, model, capsys)
 
+    def count(*_: Any) -> None:
+        made.trainings += 1
 
-def run(out: Path, model: Path, data: Path, *settings: str, more: Sequence[str] = ()) -> int:
-    overrides = [f"model.path={model}", f"data.train={data}", f"data.eval={data}", *settings]
-    words = [part for override in overrides for part in ("--set", override)]
-    return main(["memagent", "--out", str(out), *words, *more])
+    monkeypatch.setattr(train, "train", count)
+    return made
 
 
 def absent_compiler(*_: torch.Tensor) -> None:
@@ -61,171 +85,132 @@ def absent_compiler(*_: torch.Tensor) -> None:
         ("run.trackers=[paper]", "run.trackers"),
         ("run.trackers=[mlflow]", "run.trackers: mlflow needs a package: pip install mlflow"),
         ("run.tracker_mode=online", "run: tracker_mode=online is for W&B alone; set run.trackers=[wandb], too"),
+        ("--memory=500MB", "of memory and 0.50 GB are available"),
     ],
 )
-def test_a_bad_start_names_the_fault_and_leaves_no_folder(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, setting: str, named: str, capsys, monkeypatch
-) -> None:
+def test_a_bad_start_names_the_fault_and_leaves_no_folder(command, setting, named, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setattr(torch, "compile", lambda function: absent_compiler)
-    assert run(tmp_path / "run", model, data, setting) == 1
-    assert named in capsys.readouterr().err
-    assert no_training == []
-    assert not (tmp_path / "run").exists()
+    assert named in command.refuse(setting)
+    assert not command.out.exists()
 
 
-def test_a_tokenizer_larger_than_its_model_is_named(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
-) -> None:
-    other = shutil.copytree(model, tmp_path / "other")
-    config = json.loads((other / "config.json").read_text())
+def test_a_tokenizer_larger_than_its_model_is_named(command, model, tmp_path):
+    command()
+    command.model = shutil.copytree(model, tmp_path / "other")
+    config = json.loads((command.model / "config.json").read_text())
     size = config["vocab_size"]
-    (other / "config.json").write_text(json.dumps({**config, "vocab_size": size - 1}))
-    assert run(tmp_path / "run", other, data) == 1
-    error = capsys.readouterr().err
-    assert f"{other}: the tokenizer has the token " in error
+    (command.model / "config.json").write_text(json.dumps({**config, "vocab_size": size - 1}))
+    error = command.refuse()
+    assert f"{command.model}: the tokenizer has the token " in error
     assert f" of id {size - 1}, and config.json says vocab_size={size - 1}, " in error
-    assert no_training == []
-    assert run(tmp_path / "run", model, data) == 0
 
 
-def test_every_record_is_read_before_the_start(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+def test_every_record_is_read_before_the_start(command):
     record = {"question": "?", "answer": "1", "context": "It is 1.", "level": 3}
-    data.write_text(f"{json.dumps(record)}\n" * 2)
-    assert run(tmp_path / "run", model, data) == 0
-    assert capsys.readouterr().err.count(f"note: {data}: field level is not used (2 of 2 records)") == 1
-    with data.open("a") as file:
+    command.data.write_text(f"{json.dumps(record)}\n" * 2)
+    assert command().count(f"note: {command.data}: field level is not used (2 of 2 records)") == 1
+    with command.data.open("a") as file:
         file.write(json.dumps({**record, "answer": "So it\nis 1."}))
-    assert run(tmp_path / "again", model, data) == 1
-    assert f"{data}:3: field 'answer': is a text of 2 lines" in capsys.readouterr().err
+    assert f"{command.data}:3: field 'answer': is a text of 2 lines" in command.refuse()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+def test_a_folder_that_cannot_be_written_is_named(command, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    assert run(tmp_path / "file" / "run", model, data) == 1
-    assert "file/run" in capsys.readouterr().err
+    command.out = tmp_path / "file" / "run"
+    assert "file/run" in command.refuse()
 
 
-def test_a_dry_run_prints_the_plan_of_memory_as_comments(tmp_path: Path, model: Path, data: Path, capsys) -> None:
-    assert run(tmp_path / "run", model, data, more=["--dry-run", "--memory", "4GB"]) == 0
-    recipe, _, plan = capsys.readouterr().out.partition("# memory on cpu in float32\n")
-    assert yaml.safe_load(recipe)["model"]["path"] == str(model)
+def test_a_dry_run_prints_the_plan_of_memory_as_comments(command):
+    recipe, _, plan = command("--dry-run", "--memory=4GB").partition("# memory on cpu in float32\n")
+    assert yaml.safe_load(recipe)["model"]["path"] == str(command.model)
     assert all(line.startswith("# ") for line in plan.splitlines())
     items = {line[2:].split("  ")[0] for line in plan.splitlines()}
     assert {"weights", "moments", "gradients", "KV cache", "activations and logits"} <= items
     assert plan.endswith("it fits into 4.00 GB\n")
-    assert not (tmp_path / "run").exists()
+    assert not command.out.exists()
 
 
-def test_a_dry_run_tells_the_hours_of_a_measured_preset(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+def test_a_dry_run_tells_the_hours_of_a_measured_preset(command):
     hours = []
     for known in ("", "experiment.hours_at_100_gflops=6", "experiment.hours_at_100_gflops=60"):
-        assert run(tmp_path / "run", model, data, *filter(None, [known]), more=["--dry-run"]) == 0
-        hours.append(re.findall(r"# about ([\d.]+) hours .*, at (\d+) GFLOP/s in float32", capsys.readouterr().out))
+        told = command("--dry-run", *filter(None, [known]))
+        hours.append(re.findall(r"# about ([\d.]+) hours .*, at (\d+) GFLOP/s in float32", told))
     assert hours[0] == []
     assert float(hours[2][0][0]) / float(hours[1][0][0]) == pytest.approx(10, rel=0.5)
-    assert run(tmp_path / "run", Path("/no/model"), data, known, more=["--dry-run"]) == 0
     told = "# about 60.0 hours on a machine of 100 GFLOP/s with training and evaluation of the preset as it is"
-    assert told in capsys.readouterr().out
+    assert told in command("--dry-run", "model.path=/no/model", known)
 
 
-def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_path, model, data, capsys) -> None:
-    settings = ("model.device=cuda", "optimizer.cpu_offload=true")
-    assert run(tmp_path / "run", model, data, *settings, more=["--dry-run", "--memory", "80GB"]) == 0
-    _, _, plans = capsys.readouterr().out.partition("# memory on cuda in float32\n")
+def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(command):
+    told = command("model.device=cuda", "optimizer.cpu_offload=true", "--dry-run", "--memory=80GB")
+    _, _, plans = told.partition("# memory on cuda in float32\n")
     card, _, machine = plans.partition("# memory of the machine, for optimizer.cpu_offload\n")
     assert ("moments" in card, "moments" in machine) == (False, True)
     assert machine.endswith("it fits into 80.00 GB\n")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the card is here, and says itself what it computes fast")
-def test_a_dry_run_plans_for_a_card_that_is_not_here(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+def test_a_dry_run_plans_for_a_card_that_is_not_here(command):
     settings = ("model.device=cuda", "model.dtype=auto", "experiment.hours_at_100_gflops=6")
-    assert run(tmp_path / "run", model, data, *settings, more=["--dry-run", "--memory", "24GB"]) == 0
-    _, _, plan = capsys.readouterr().out.partition("# memory on cuda in bfloat16\n")
+    _, _, plan = command(*settings, "--dry-run", "--memory=24GB").partition("# memory on cuda in bfloat16\n")
     assert plan.endswith("it fits into 24.00 GB\n")
 
 
-def test_what_is_offloaded_must_fit_into_this_machine_unless_memory_is_given(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys, monkeypatch
-) -> None:
+def test_what_is_offloaded_must_fit_into_this_machine_unless_memory_is_given(command, monkeypatch):
     monkeypatch.setattr(weights, "find_device", lambda device: torch.device("cuda"))
     monkeypatch.setattr(memory, "available_bytes", lambda device: {"cpu": 10**9, "cuda": 80 * 10**9}[device.type])
     settings = ("model.device=cuda", "optimizer.cpu_offload=true")
-    assert run(tmp_path / "run", model, data, *settings) == 1
-    assert "optimizer.cpu_offload needs 8.14 GB of the machine's memory" in capsys.readouterr().err
-    assert no_training == []
-    assert not (tmp_path / "run").exists()
-    train.check_fit(method_spec("memagent").load("tiny", [f"model.path={model}", *settings]), memory=80 * 10**9)
+    assert "optimizer.cpu_offload needs 8.14 GB of the machine's memory" in command.refuse(*settings)
+    assert not command.out.exists()
+    recipe = method_spec("memagent").load("tiny", [f"model.path={command.model}", *settings])
+    train.check_fit(recipe, memory=80 * 10**9)
 
 
-def test_a_dry_run_without_the_model_has_no_plan(tmp_path: Path, data: Path, capsys) -> None:
-    assert run(tmp_path / "run", Path("/no/model"), data, more=["--dry-run"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("# no memory plan: /no/model: no such folder")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="plans for the card that is here")
-def test_a_dry_run_says_how_to_plan_for_a_card_elsewhere(tmp_path: Path, model: Path, data: Path, capsys) -> None:
-    assert run(tmp_path / "run", model, data, "model.device=cuda", more=["--dry-run"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("--memory SIZE plans for a card that is not here")
-
-
-def test_a_dry_run_tells_that_the_run_itself_makes_the_model(
-    tmp_path: Path, data: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_without_the_model_has_no_plan(command, tmp_path, monkeypatch):
+    """It tells whether the run itself makes the model, and how to plan for a card that is elsewhere."""
     monkeypatch.chdir(tmp_path)
-    assert run(tmp_path / "run", Path("runs/data/memagent-tiny/model"), data, more=["--dry-run"]) == 0
-    assert "# no memory plan yet: runs/data/memagent-tiny/model is not" in capsys.readouterr().out.splitlines()[-1]
+    *_, last = command("--dry-run", "model.path=/no/model").splitlines()
+    assert last.startswith("# no memory plan: /no/model: no such folder")
+    *_, last = command("--dry-run", "model.path=runs/data/memagent-tiny/model").splitlines()
+    assert "# no memory plan yet: runs/data/memagent-tiny/model is not" in last
+    if not torch.cuda.is_available():
+        *_, last = command("--dry-run", "model.device=cuda").splitlines()
+        assert last.endswith("--memory SIZE plans for a card that is not here")
 
 
-def test_a_run_that_does_not_fit_is_refused_before_its_folder_exists(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
-) -> None:
-    assert run(tmp_path / "run", model, data, more=["--memory", "500MB"]) == 1
-    assert "of memory and 0.50 GB are available" in capsys.readouterr().err
-    assert no_training == []
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_resumed_run_keeps_the_number_format_that_it_began_with(
-    tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    out = tmp_path / "run"
+def test_a_resumed_run_keeps_the_number_format_that_it_began_with(command, monkeypatch):
     answers = iter([("bfloat16", "faster here"), ("float32", "faster there")])
     monkeypatch.setattr(memory, "choose_dtype", lambda config, device: next(answers))
-    for expected in ("bfloat16: faster here", f"bfloat16: {out} began with it"):
-        assert run(out, model, data, "model.dtype=auto") == 0
-        assert f"model.dtype auto is {expected}" in capsys.readouterr().err
-        assert RunFolder(out).config["model"]["dtype"] == "bfloat16"
-    assert run(out, model, data, "model.dtype=auto", more=["--fresh"]) == 0
-    assert RunFolder(out).config["model"]["dtype"] == "float32"
+    for expected in ("bfloat16: faster here", f"bfloat16: {command.out} began with it"):
+        assert f"model.dtype auto is {expected}" in command("model.dtype=auto")
+        assert RunFolder(command.out).config["model"]["dtype"] == "bfloat16"
+    command("model.dtype=auto", "--fresh")
+    assert RunFolder(command.out).config["model"]["dtype"] == "float32"
 
 
-def test_more_steps_of_a_decaying_rate_are_another_recipe(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+def test_more_steps_of_a_decaying_rate_are_another_recipe(command, tmp_path):
     """Half-way through, the rate would jump up again; with an end of its own the decay goes on as it was."""
-    assert run(tmp_path / "run", model, data) == 0
-    (tmp_path / "run" / "result").write_text("one step")
-    assert run(tmp_path / "run", model, data, "run.steps=80") == 1
-    assert "optimizer.lr_decay_steps: 40 in the folder, 80 asked for" in capsys.readouterr().err
-    fixed = "optimizer.lr_decay_steps=90"
-    assert run(tmp_path / "fixed", model, data, fixed) == 0
-    (tmp_path / "fixed" / "result").write_text("one step")
-    assert run(tmp_path / "fixed", model, data, fixed, "run.steps=80") == 0
+    command()
+    (command.out / "result").write_text("one step")
+    told = command.refuse("run.steps=80")
+    assert "optimizer.lr_decay_steps: 40 in the folder, 80 asked for" in told
+    command.out, fixed = tmp_path / "fixed", "optimizer.lr_decay_steps=90"
+    command(fixed)
+    (command.out / "result").write_text("one step")
+    command(fixed, "run.steps=80")
 
 
-def test_fewer_steps_than_a_seed_has_behind_it_are_refused(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
-) -> None:
+def test_fewer_steps_than_a_seed_has_behind_it_are_refused(command):
     """Its checkpoint would stand for a run of so few steps, in config.yaml, table and report."""
-    out, settings = tmp_path / "run", ("run.seeds=[0, 1]", "optimizer.lr_decay_steps=40")
-    assert run(out, model, data, *settings) == 0
-    (RunFolder(out).checkpoints_path(1) / "step-000030").mkdir(parents=True)
-    assert run(out, model, data, *settings, "run.steps=20") == 1
-    assert "seed-1/checkpoints/step-000030 is beyond run.steps=20; set it to 30 or more" in capsys.readouterr().err
-    assert RunFolder(out).config["run"]["steps"] == 40
-    assert run(out, model, data, "run.seeds=[2]", "optimizer.lr_decay_steps=40", "run.steps=20") == 1
-    assert run(out, model, data, *settings, "run.steps=30") == 0
-    assert len(no_training) == 2
+    settings = ("run.seeds=[0, 1]", "optimizer.lr_decay_steps=40")
+    command(*settings)
+    (RunFolder(command.out).checkpoints_path(1) / "step-000030").mkdir(parents=True)
+    told = command.refuse(*settings, "run.steps=20")
+    assert "seed-1/checkpoints/step-000030 is beyond run.steps=20; set it to 30 or more" in told
+    assert RunFolder(command.out).config["run"]["steps"] == 40
+    command.refuse("run.seeds=[2]", "optimizer.lr_decay_steps=40", "run.steps=20")
+    command(*settings, "run.steps=30")
 
 
 def test_lines_of_workers_are_taken_when_the_console_is_gone() -> None:
@@ -242,74 +227,59 @@ def test_lines_of_workers_are_taken_when_the_console_is_gone() -> None:
     assert shown == ["one", "two"]
 
 
-def test_a_resume_names_what_it_rests_on_and_has_changed(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
-) -> None:
-    own, out = tmp_path / "model", tmp_path / "run"
-    shutil.copytree(model, own)
-    assert run(out, own, data) == 0
-    RunFolder(out).open_metrics(0).append({"stage": "train", "step": 1})
-    assert run(out, own, data) == 0
-    tokenizer = own / "tokenizer_config.json"
+def test_a_resume_names_what_it_rests_on_and_has_changed(command, model, tmp_path):
+    command.model = shutil.copytree(model, tmp_path / "model")
+    command()
+    RunFolder(command.out).open_metrics(0).append({"stage": "train", "step": 1})
+    command()
+    tokenizer = command.model / "tokenizer_config.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
-    data.write_text(data.read_text() + "\n")
-    capsys.readouterr()
-    assert run(out, own, data) == 1
-    error = capsys.readouterr().err
+    command.data.write_text(command.data.read_text() + "\n")
+    error = command.refuse()
     for name in ("data.train: ", "data.eval: ", "model/tokenizer_config.json: ", "--accept-changes"):
         assert name in error
     assert "model/model.safetensors" not in error
-    assert run(out, own, data, more=["--accept-changes"]) == 0
-    assert run(out, own, data) == 0
-    assert len(no_training) == 4
+    command("--accept-changes")
+    command()
+    assert command.trainings == 4
 
 
-def test_a_dry_run_prints_the_departures_and_refuses_a_context_as_the_run_does(
-    tmp_path: Path, model: Path, data: Path, capsys
-) -> None:
-    positions = weights.load_config(model).max_positions
-    settings = ("algorithm.clip_ratio_high=0.5", f"model.max_model_len={positions}", "inference.kv_tokens=100000")
-    assert run(tmp_path / "run", model, data, *settings, more=["--dry-run"]) == 0
-    assert "# departure: algorithm.clip_ratio_high is 0.5; memagent has 0.2" in capsys.readouterr().out
+def test_a_dry_run_prints_the_departures_and_refuses_a_context_as_the_run_does(command):
+    positions = weights.load_config(command.model).max_positions
+    changed, longest = "algorithm.clip_ratio_high=0.5", f"model.max_model_len={positions}"
+    told = command(changed, longest, "inference.kv_tokens=100000", "--dry-run")
+    assert "# departure: algorithm.clip_ratio_high is 0.5; memagent has 0.2" in told
     for more in (["--dry-run"], []):
-        wanted = f"model.max_model_len={positions + 1}"
-        assert run(tmp_path / "run", model, data, *settings[:1], wanted, more=more) == 1
-        assert f"model.max_model_len {positions + 1} is above the {positions} positions" in capsys.readouterr().err
+        told = command.refuse(changed, f"model.max_model_len={positions + 1}", *more)
+        assert f"model.max_model_len {positions + 1} is above the {positions} positions" in told
         for serving in ((), ("inference.replicas=1", "run.parallel_seeds=1")):
-            small = ("inference.kv_tokens=32", *serving)
-            assert run(tmp_path / "run", model, data, *settings[:2], *small, more=more) == 1
-            assert f"inference.kv_tokens 32 is less than the context of {positions}" in capsys.readouterr().err
+            told = command.refuse(changed, longest, "inference.kv_tokens=32", *serving, *more)
+            assert f"inference.kv_tokens 32 is less than the context of {positions}" in told
 
 
-def test_a_dry_run_tells_what_would_refuse_the_run(
-    tmp_path: Path, model: Path, data: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dry(*settings: str) -> tuple[int, str]:
-        status = run(tmp_path / "run", model, data, *settings, more=["--dry-run"])
-        return status, "".join(capsys.readouterr())
+def test_a_dry_run_tells_what_would_refuse_the_run(command, monkeypatch):
+    def dry(*settings: str) -> str:
+        return command("--dry-run", *settings)
 
-    assert "would be refused" not in dry()[1]
-    assert "# a run would be refused: roles.helper: 'no.module.f'" in dry("roles.helper=python:no.module.f")[1]
-    assert dry("rollout.group_size=1")[0] == 1
+    assert "would be refused" not in dry()
+    assert "# a run would be refused: roles.helper: 'no.module.f'" in dry("roles.helper=python:no.module.f")
+    command.refuse("rollout.group_size=1", "--dry-run")
     with monkeypatch.context() as broken:
         broken.setattr(MemAgent, "__init__", Mock(side_effect=AssertionError))
-        assert "# a run would be refused: AssertionError" in dry()[1]
+        assert "# a run would be refused: AssertionError" in dry()
     monkeypatch.setattr(MemAgent, "needs", ("reader",))
-    assert "# a run would be refused: roles.reader is missing, and the method asks it" in dry()[1]
+    assert "# a run would be refused: roles.reader is missing, and the method asks it" in dry()
     monkeypatch.setattr(MemAgent, "needs", ("helper",))
-    assert "never asks" not in dry("roles.helper=http://127.0.0.1:9")[1]
+    assert "never asks" not in dry("roles.helper=http://127.0.0.1:9")
 
 
-def test_a_role_that_nobody_asks_is_noted(no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys):
-    assert run(tmp_path / "run", model, data, "roles.helper=http://127.0.0.1:9") == 0
-    assert "note: roles.helper is set, and the method never asks it" in capsys.readouterr().err
+def test_a_role_that_nobody_asks_is_noted(command):
+    told = command("roles.helper=http://127.0.0.1:9")
+    assert "note: roles.helper is set, and the method never asks it" in told
 
 
 @pytest.mark.parametrize("name", ["versions.json", "inputs.json"])
-def test_a_resume_names_a_file_of_the_run_that_is_broken(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys, name: str
-) -> None:
-    assert run(tmp_path / "run", model, data) == 0
-    (tmp_path / "run" / name).write_text("{")
-    assert run(tmp_path / "run", model, data) == 1
-    assert f"{name} is not valid JSON" in capsys.readouterr().err
+def test_a_resume_names_a_file_of_the_run_that_is_broken(command, name):
+    command()
+    (command.out / name).write_text("{")
+    assert f"{name} is not valid JSON" in command.refuse()

@@ -23,7 +23,7 @@ from core.train.packing import pack_rows
 from core.train.trainer import Trainer
 from core.types import Row
 from tests import kit
-from tests.unit.conftest import save_model, watch_gradients
+from tests.unit.conftest import gradients, save_model
 from tests.unit.train.test_trainer import make_rows
 
 ROWS = make_rows()
@@ -54,17 +54,13 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def take_step(
     folder: Path, compiled: bool, *, dtype: str = "float32", rank: int = 0, kl: float = 0.0, **options
 ) -> tuple[CausalLM, dict[str, torch.Tensor]]:
-    """Return the model, and the gradients of a step at rate 0 by the names of what is trained."""
+    """Return the model, and the gradients of a step by the names of what is trained."""
     model = weights.load(folder, dtype, "cpu")
     if rank:
         lora.add_adapters(model, LoRASection(rank=rank, alpha=8))
         for number, adapter in enumerate(lora.find_adapters(model).values()):
             torch.nn.init.normal_(adapter.lora_B, std=0.1, generator=torch.Generator().manual_seed(number))
-    section = OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, bf16_autocast=False, **options)
-    trainer = Trainer(model, section, GRPOConfig(kl_loss_coef=kl), compiled=compiled)
-    found = watch_gradients(trainer)
-    trainer.grpo_step(ROWS)
-    return model, found
+    return model, gradients(model, ROWS, grpo=GRPOConfig(kl_loss_coef=kl), compiled=compiled, **options)
 
 
 def relative_error(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> tuple[float, float]:
@@ -78,7 +74,7 @@ def relative_error(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor
 def test_all_layers_share_graphs_and_have_the_gradients_of_eager_layers(tmp_path, needs_compiler):
     folder = save_model("qwen3", tmp_path, seed=0)  # with all that a layer can have but biases
     for max_tokens in (64, 40, 200):
-        options = {"kl": 0.1, "max_tokens_per_pack": max_tokens}  # the KL term copies the model
+        options = {"kl": 0.1, "max_tokens": max_tokens}  # the KL term copies the model
         exact = take_step(folder, False, **options)[1]
         model, found = take_step(folder, True, **options)
         assert found.keys() == exact.keys()
@@ -112,7 +108,7 @@ def test_what_no_graph_is_made_for_any_more_is_computed_as_it_is_written(qwen2, 
 
 
 def test_compiled_layers_go_with_checkpointing_and_adapters_in_bfloat16(qwen2, traced):
-    options = {"dtype": "bfloat16", "rank": 4, "gradient_checkpointing": True, "max_tokens_per_pack": 64}
+    options = {"dtype": "bfloat16", "rank": 4, "checkpointing": True, "max_tokens": 64}
     (_, exact), (_, found) = (take_step(qwen2, compiled, **options) for compiled in (False, True))
     assert found.keys() == exact.keys()
     whole, single = relative_error(found, exact)

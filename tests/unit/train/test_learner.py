@@ -71,10 +71,6 @@ def start_loop(recipe: Recipe, out: Path) -> GRPOLoop:
     return GRPOLoop(recipe, SolverAndCritic(), tokenizer, tasks, [], folder, 0, Path(recipe.model.path))
 
 
-def read_weights(folder: Path, model: Any) -> dict[str, torch.Tensor]:
-    return weights.read(model, folder)
-
-
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
 async def test_each_row_trains_the_policy_that_sampled_it(qwen2: Path, tmp_path: Path, lora: Any) -> None:
     """One step of a run gives both policies the weights that a trainer alone gives them, on their own rows."""
@@ -88,10 +84,10 @@ async def test_each_row_trains_the_policy_that_sampled_it(qwen2: Path, tmp_path:
         model = weights.load(qwen2, device="cpu")
         trainer = make_trainer(recipe, model, 0, qwen2)
         trainer.grpo_step([row for row in rows if row.policy == name])
-        alone, both = trainer.precise_weights(), read_weights(folder, model)
+        alone, both = trainer.precise_weights(), weights.read(model, folder)
         for key, tensor in alone.items():
             torch.testing.assert_close(both[key], tensor.to(both[key]), atol=1e-6, rtol=1e-5, msg=f"{name}: {key}")
-    both = (read_weights(folder, model) for folder in (checkpoint, checkpoint / "critic"))
+    both = (weights.read(model, folder) for folder in (checkpoint, checkpoint / "critic"))
     assert not torch.equal(*(tensors["model.layers.0.self_attn.q_proj.weight"] for tensors in both))
 
 

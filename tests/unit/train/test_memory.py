@@ -68,23 +68,34 @@ def count_bytes(tensors: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-@pytest.mark.parametrize("offload", ["false", "true"], ids=["", "offload"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_a_run_keeps_is_exact(any_model, dtype, offload):
-    settings = ("algorithm.kl_loss_coef=0.1", "inference.kv_tokens=2000", f"optimizer.cpu_offload={offload}")
-    recipe = make_recipe(any_model, f"model.dtype={dtype}", *settings)
-    model = weights.load(any_model, dtype, "cpu")
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("run.parallel_seeds=1", "optimizer.cpu_offload=true", "optimizer.frozen=[embed_tokens]"),
+        *("optimizer.frozen=[mlp]", "model.lora={rank: 3, targets: [q_proj, down_proj]}"),
+    ],
+)
+def test_what_a_run_keeps_is_exact(any_model, dtype, part):
+    """Beside a part that is trained alone nothing has a gradient, a copy or moments, and adapters need no reference."""
+    settings = (f"model.dtype={dtype}", part, "algorithm.kl_loss_coef=0.1", "inference.kv_tokens=2000")
+    recipe, model = make_recipe(any_model, *settings), weights.load(any_model, dtype, "cpu")
+    add_adapters(model, recipe.model.lora)
     plan = plan_memory(recipe, model.config, "cpu")
     trainer = Trainer(model, recipe.optimizer, recipe.algorithm)
-    row = Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)
-    trainer.grpo_step([row])
-    assert size_of(plan, "weights") == count_bytes(model.parameters())
+    gradients = watch_gradients(trainer)
+    trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])
+    adapters = find_trained_parameters(model).values() if recipe.model.lora else ()
+    assert size_of(plan, "weights") == count_bytes([*model.parameters(), *adapters])
     assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
-    assert bool(trainer._copies) == (dtype == "bfloat16" or offload == "true")
+    assert bool(trainer._copies) == (dtype == "bfloat16" or recipe.optimizer.cpu_offload)
+    assert size_of(plan, "gradients", "update") == count_bytes(gradients.values())
+    trained = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
+    assert (len(trained) < len(list(model.parameters()))) == bool(adapters or recipe.optimizer.frozen)
     moments = [s[name] for s in trainer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     assert size_of(plan, "moments") == count_bytes(moments)
-    assert trainer.reference is not None
-    assert size_of(plan, "reference") == count_bytes(trainer.reference.parameters())
+    assert (trainer.reference is None) == bool(adapters)
+    assert size_of(plan, "reference") == count_bytes(trainer.reference.parameters() if trainer.reference else ())
     engine = Engine(model, max_model_len=recipe.model.max_model_len, kv_tokens=2000)
     engine.submit([1, 2], Sampling(max_new_tokens=1))
     engine.step()
@@ -95,31 +106,6 @@ def test_what_a_run_keeps_is_exact(any_model, dtype, offload):
     assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv[:, :, engine.cache.page_size :]])
     states = engine.cache.states
     assert size_of(plan, "states of inference.max_num_seqs") == (count_bytes(states.tensors) if states else 0)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "part",
-    ["model.lora={rank: 3, targets: [q_proj, down_proj]}", "optimizer.frozen=[embed_tokens]", "optimizer.frozen=[mlp]"],
-)
-def test_a_part_that_is_trained_alone_is_planned_exactly(any_model, dtype, part):
-    """Nothing else has a gradient, a copy or moments, and adapters need no reference."""
-    recipe = make_recipe(any_model, f"model.dtype={dtype}", part, "algorithm.kl_loss_coef=0.1")
-    model = weights.load(any_model, dtype, "cpu")
-    add_adapters(model, recipe.model.lora)
-    plan = plan_memory(recipe, model.config, "cpu")
-    trainer = Trainer(model, recipe.optimizer, recipe.algorithm)
-    gradients = watch_gradients(trainer)
-    trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])
-    adapters = find_trained_parameters(model).values() if recipe.model.lora else ()
-    assert size_of(plan, "weights") == count_bytes([*model.parameters(), *adapters])
-    assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
-    assert size_of(plan, "gradients", "update") == count_bytes(gradients.values())
-    trained = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
-    assert len(trained) < len(list(model.parameters()))
-    moments = [s[name] for s in trainer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    assert size_of(plan, "moments") == count_bytes(moments)
-    assert ("reference" in plan.table()) == (not adapters)
 
 
 def test_a_frozen_head_has_no_gradient_in_the_plan_and_a_name_of_no_weight_is_refused():

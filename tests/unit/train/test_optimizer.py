@@ -69,7 +69,9 @@ def test_the_plan_of_8_bit_moments_is_exact(folder, dtype):
     step = trainer.optimizer.step
     trainer.optimizer.step = lambda: (gradients.extend(w.grad for w in trainer._optimized), step())  # type: ignore
     trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])
-    moments = [state[name] for state in trainer.optimizer.states for name in ("exp_avg", "exp_avg_sq")]
+    moments = [
+        state[name] for state in trainer.optimizer._optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")
+    ]
     kept = [part for m in moments for part in ((m.codes, m.scale, m.qmap) if hasattr(m, "codes") else (m,))]
     assert sum(part.dtype == torch.uint8 for part in kept) == 2 * 7  # embedding, head, q, o, gate, up, down
     assert {m.dtype for m in moments if not hasattr(m, "codes")} == {torch.float32}

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.algorithms.grpo import GRPOConfig
-from core.engine import weights
 from core.train import packing, trainer
 from core.train.packing import grow_trees, pack_rows
 from core.types import Row
@@ -124,33 +123,3 @@ def test_what_predicts_nothing_is_left_out_and_a_branch_may_be_empty():
     assert pack.ids_T.tolist() == [*prompt, 40]
     assert pack.predict_R.tolist() == [19, 19, 20]
     assert pack.targets_R.tolist() == [30, 40, 41]
-
-
-@settings(deadline=None, max_examples=15)
-@given(st.integers(0, 10_000), st.sampled_from([1, 60, 300, 4096]))
-def test_packed_tokens_have_the_hidden_states_of_their_own_rows(qwen2, seed, budget):
-    """And asking for the predicting positions alone gives what a whole forward has there."""
-    rows = make_rows(seed, groups=3, members=4)
-    model = weights.load(qwen2, device="cpu")
-    with torch.no_grad():
-        for pack in pack_rows(rows, budget, torch.device("cpu")):
-            kept = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
-            whole = model(pack.ids_T, pack.positions_T, pack.attend)
-            torch.testing.assert_close(kept, whole[pack.predict_R], atol=1e-5, rtol=0)
-            alone = torch.cat([predicting_states(model, rows[i]) for i in pack.row_indices])
-            torch.testing.assert_close(kept, alone, atol=1e-5, rtol=0)
-            expected_rows = [n for n, i in enumerate(pack.row_indices) for m in rows[i].loss_mask if m]
-            assert pack.row_R.tolist() == expected_rows
-
-
-def predicting_states(model, row):  # type: ignore[no-untyped-def]
-    """Hidden states before each trained token, from a forward of the row alone under plain causal attention."""
-
-    def attend(layer, q_THD, k_TKD, v_TKD):  # type: ignore[no-untyped-def]
-        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return out[0].transpose(0, 1)
-
-    states = model(torch.tensor(row.tokens), torch.arange(len(row.tokens)), attend)
-    prompt = len(row.tokens) - len(row.loss_mask)
-    return states[[prompt + i - 1 for i, trained in enumerate(row.loss_mask) if trained]]

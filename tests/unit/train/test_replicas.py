@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,20 @@ from core.train.replicas import describe_replicas, make_commands, share_gpus
 VLLM_REPLICA = ["inference.replicas=1", "inference.engine=vllm"]
 
 
-def recipe(monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None = None, **keys: Any) -> Any:
-    """MemAgent's tiny recipe with these keys of `inference`, as if the machine had so many GPUs."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    overrides = [f"inference.{key}={value}" for key, value in keys.items()]
-    return method_spec("memagent").load("tiny", ["run.parallel_seeds=1", "model.device=auto", *overrides])
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Load MemAgent's tiny recipe with these keys of `inference`, as if the machine had so many GPUs."""
+
+    def load(gpus: int, visible: str | None = None, **keys: Any) -> Any:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        overrides = [f"inference.{key}={value}" for key, value in keys.items()]
+        return method_spec("memagent").load("tiny", ["run.parallel_seeds=1", "model.device=auto", *overrides])
+
+    return load
 
 
 @pytest.mark.parametrize(
@@ -40,9 +46,9 @@ def recipe(monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None = Non
     ],
 )
 def test_each_server_gets_as_many_of_the_gpus_that_the_trainer_leaves(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None, device: str, replicas: int, expected: Any
+    load, gpus, visible, device, replicas, expected
 ) -> None:
-    read = recipe(monkeypatch, gpus, visible, replicas=replicas, engine="sglang")
+    read = load(gpus, visible, replicas=replicas, engine="sglang")
     assert share_gpus(replace_keys(read, {"model.device": device})) == expected
 
 
@@ -54,16 +60,14 @@ def test_each_server_gets_as_many_of_the_gpus_that_the_trainer_leaves(
         (3, 1, "embedded", "set inference.replicas=2"),
     ],
 )
-def test_gpus_that_cannot_be_shared_out_are_an_error(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, replicas: int, engine: str, named: str
-) -> None:
+def test_gpus_that_cannot_be_shared_out_are_an_error(load, gpus, replicas, engine, named) -> None:
     with pytest.raises(RecipeError, match=named):
-        share_gpus(recipe(monkeypatch, gpus, replicas=replicas, engine=engine))
+        share_gpus(load(gpus, replicas=replicas, engine=engine))
 
 
-def test_a_dry_run_tells_the_gpus_and_the_memory_of_each_server(monkeypatch: pytest.MonkeyPatch, qwen2: Path) -> None:
+def test_a_dry_run_tells_the_gpus_and_the_memory_of_each_server(load, qwen2: Path) -> None:
     def describe(gpus: int, **keys: Any) -> list[str]:
-        read = recipe(monkeypatch, gpus, replicas=2, kv_tokens=1000, **keys)
+        read = load(gpus, replicas=2, kv_tokens=1000, **keys)
         return describe_replicas(replace_keys(read, {"model.dtype": "float32"}), load_config(qwen2))
 
     assert describe(5, engine="vllm")[1].startswith("replica-1 (vllm) on GPU 3, 4: weights 0.00 GB, and a cache")
@@ -72,11 +76,9 @@ def test_a_dry_run_tells_the_gpus_and_the_memory_of_each_server(monkeypatch: pyt
         describe(2, engine="sglang")
 
 
-def test_a_server_gets_its_split_our_arguments_and_the_endpoint_for_weights(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_a_server_gets_its_split_our_arguments_and_the_endpoint_for_weights(load, tmp_path: Path) -> None:
     engine = {"replicas": 1, "engine": "vllm", "replica_python": "/v/python", "replica_args": "--dtype 'bfloat16'"}
-    read = replace_keys(recipe(monkeypatch, 3, **engine), {"model.path": str(tmp_path)})
+    read = replace_keys(load(3, **engine), {"model.path": str(tmp_path)})
     [(name, command)] = make_commands(read).items()
     assert name == "replica-0"
     assert command.words[0] == "/v/python"
@@ -93,12 +95,10 @@ def test_a_server_gets_its_split_our_arguments_and_the_endpoint_for_weights(
         ("vllm", "--max-model-len 512"),
     ],
 )
-def test_a_server_takes_no_longer_calls_than_the_recipe_allows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, own: str
-) -> None:
+def test_a_server_takes_no_longer_calls_than_the_recipe_allows(load, tmp_path: Path, engine: str, own: str) -> None:
     keys = {"replicas": 1, "engine": engine, "kv_tokens": 4096, "max_num_seqs": 7, "replica_args": "--last"}
     settings = {"model.path": str(tmp_path), "model.max_model_len": 512, "model.dtype": "float32"}
-    (command,) = make_commands(replace_keys(recipe(monkeypatch, 0, **keys), settings)).values()
+    (command,) = make_commands(replace_keys(load(0, **keys), settings)).values()
     assert " ".join(command.words).endswith(f"{own} --last")
 
 

@@ -14,14 +14,13 @@ from transformers import AutoModelForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextCo
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection, RecipeError
 from core.engine import lora, weights
-from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.train import trainer as trainer_module
 from core.train.packing import pack_rows
 from core.train.trainer import POLICY_STATISTICS, Trainer, pack_bytes
 from core.types import Row, Sampling
 from tests import kit
-from tests.unit.conftest import DELTA_NET, drain, gradients
+from tests.unit.conftest import DELTA_NET, gradients, sample_rows
 
 
 def make_rows(seed: int = 0, rollouts: int = 6, logprob: float = -4.5) -> list[Row]:
@@ -289,20 +288,10 @@ def test_on_policy_loss_is_minus_the_mean_advantage(qwen2):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_the_trainers_log_probs_are_the_engines(any_model, temperature):
     model = weights.load(any_model)
-    engine = Engine(model, max_model_len=128, kv_tokens=1024)
     rng = random.Random(0)
-    shared = [rng.randrange(96) for _ in range(40)]
-    prompts = [[rng.randrange(96) for _ in range(n)] for n in (1, 7, 30)] + [shared] * 3 + [[*shared, 5]]
-    requests = [
-        engine.submit(prompt, Sampling(temperature=temperature, max_new_tokens=12, seed=i))
-        for i, prompt in enumerate(prompts)
-    ]
-    drain(engine)
-    completions = [request.completion for request in requests]
-    rows = [
-        Row((*prompt, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, i)
-        for i, (prompt, c) in enumerate(zip(prompts, completions, strict=True))
-    ]
+    shared, *others = (tuple(rng.randrange(96) for _ in range(count)) for count in (40, 1, 7, 30))
+    prompts = [*others, *[shared] * 3, (*shared, 5)]
+    rows = sample_rows(model, prompts, Sampling(temperature=temperature, max_new_tokens=12))
     for row, own in zip(rows, Trainer(model, optimizer(), temperature=temperature).compute_logprobs(rows), strict=True):
         torch.testing.assert_close(torch.tensor(own), torch.tensor(row.logprobs), atol=1e-5, rtol=0)
 
