@@ -3,9 +3,7 @@
 It has the endpoints that SGLang clients, SGLang's router and slime use, slime's discovery of external engines included.
 Departures: a request holds one prompt; `stream` sends the whole completion as a single event; `finish_reason` does not
 say what `matched`; new weights do not wait for running requests; endpoints that move weights or memory between GPUs
-reply 501. A field that is not implemented is refused unless it is off (null, false, 0, empty; 1 for `n` and
-`repetition_penalty`), so a client never gets something else than it asked for. Of vLLM it has `POST
-/inference/v1/generate` and `GET /v1/models` (core/vllm_wire.py has their departures).
+reply 501. Of vLLM it has `POST /inference/v1/generate` and `GET /v1/models` (core/vllm_wire.py has their departures).
 """
 
 from __future__ import annotations
@@ -20,29 +18,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import PositiveInt
 
 from core import vllm_wire
-from core.engine import weights
+from core.engine import weights, wire
 from core.engine.arithmetic import flush_subnormals
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.options import Device, argparse_type, make_command_parser
-from core.policy.base import PolicyError
 from core.policy.sglang import ROUTING_HEADER
 from core.policy.vllm import SESSION_HEADER
-from core.serving import Handler, SamplingBody, StrictBody, add_address_options, describe_invalid, make_app, serve_app
+from core.serving import add_address_options, make_app, serve_app
 from core.text.tokenizer import Tokenizer, find_tokenizer
-from core.types import Completion, Fault, Sampling
+from core.types import Completion, Sampling
 
 _BODY_BYTES, _BODY_BYTES_PER_TOKEN = 1 << 20, 64
 """Bound a body by the context: an id takes up to 8 bytes, and the text of a token, escaped in JSON, rarely over 64."""
 _PROBE_TIMEOUT_S = 20.0
-_STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503}
 
 _NO_SLEEP = "this engine does not hand its memory back; run slime without --colocate and --offload-rollout"
 _NO_TRANSFER = "weights come by /update_weights_from_disk alone; run slime with --update-weight-transport disk"
@@ -54,85 +49,6 @@ _NOT_IMPLEMENTED = {
     "/update_weights_from_tensor": _NO_TRANSFER,
     "/pull_weights": f"{_NO_TRANSFER} and --update-weight-mode full",
 }
-
-
-class SamplingParams(SamplingBody):
-    max_new_tokens: int = 128
-    sampling_seed: int | None = None
-    no_stop_trim: bool = False
-    """Says whether the reply's text keeps the stop text that ended it; ids and log-probs do."""
-
-    def to_sampling(self) -> Sampling:
-        return self.make_sampling(self.max_new_tokens, self.sampling_seed)
-
-
-class GenerateBody(StrictBody):
-    input_ids: list[int] | None = None
-    text: str | None = None
-    sampling_params: SamplingParams = SamplingParams()
-    return_logprob: bool = False
-    logprob_start_len: int = -1
-    stream: bool = False
-    rid: str | None = None
-    # SGLang's router adds this field to every body; it has no effect here.
-    log_metrics: bool = True
-
-
-class UpdateWeightsBody(BaseModel):
-    """Names the weights to load. It ignores options such as `load_format` and `flush_cache`: loading always flushes."""
-
-    model_config = ConfigDict(protected_namespaces=())
-    model_path: str
-    weight_version: str | None = None
-
-
-class PauseBody(BaseModel):
-    """Accepts the mode `abort` alone of SGLang's modes: no request is kept through a pause."""
-
-    mode: Literal["abort"] = "abort"
-
-
-class AbortBody(BaseModel):
-    rid: str | None = None
-    abort_all: bool = False
-
-
-def make_meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with_logprobs: bool) -> dict[str, Any]:
-    meta: dict[str, Any] = {
-        "id": rid,
-        "finish_reason": {"type": completion.finish_reason},
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": len(completion.token_ids),
-        "cached_tokens": completion.cached_tokens or 0,
-        "weight_version": completion.weight_version,
-        "earlier_weight_versions": completion.earlier_versions,
-    }
-    if with_logprobs:
-        pairs = zip(completion.logprobs, completion.token_ids, strict=True)
-        meta["output_token_logprobs"] = [[logprob, token_id, None] for logprob, token_id in pairs]
-        meta["input_token_logprobs"] = []
-    return meta
-
-
-class BadRequest(Exception):
-    """Reports a client's mistake: status 400 or another, with a message that names the field."""
-
-    def __init__(self, message: str, status: int = 400):
-        super().__init__(message)
-        self.status = status
-
-
-@web.middleware
-async def _reply_errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except ValidationError as error:
-        status, message = 400, describe_invalid(error)
-    except BadRequest as error:
-        status, message = error.status, str(error)
-    except PolicyError as error:
-        status, message = _STATUS.get(error.kind, 500), str(error)
-    return web.json_response({"error": {"message": message}}, status=status)
 
 
 class Server:
@@ -170,7 +86,7 @@ class Server:
         app = make_app(
             max_body_bytes=_BODY_BYTES + _BODY_BYTES_PER_TOKEN * self.engine.max_model_len,
             api_key=self._api_key,
-            middlewares=[_reply_errors_as_json],
+            middlewares=[wire.reply_errors_as_json],
         )
         app.add_routes(
             [
@@ -200,7 +116,7 @@ class Server:
 
     async def generate(self, request: web.Request) -> web.Response:
         started = time.perf_counter()
-        body = GenerateBody.model_validate_json(await request.read())
+        body = wire.GenerateBody.model_validate_json(await request.read())
         prompt_ids = await self._prompt_ids(body)
         params, rid = body.sampling_params, body.rid or uuid.uuid4().hex
         completion = await self._sample(prompt_ids, params.to_sampling(), request.headers.get(ROUTING_HEADER), rid)
@@ -209,7 +125,7 @@ class Server:
             text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=params.skip_special_tokens)
         if completion.finish_reason == "stop" and not params.no_stop_trim:  # a stop id stays, unless it is special
             text = min((text.partition(stop)[0] for stop in params.stops), key=len, default=text)
-        meta = make_meta_info(completion, rid, len(prompt_ids), with_logprobs=body.return_logprob)
+        meta = wire.make_meta_info(completion, rid, len(prompt_ids), with_logprobs=body.return_logprob)
         meta["e2e_latency"] = time.perf_counter() - started
         reply = {"text": text, "output_ids": completion.token_ids, "meta_info": meta}
         if body.stream:
@@ -226,11 +142,11 @@ class Server:
         """Answer vLLM's `POST /inference/v1/generate`."""
         body = vllm_wire.TokensBody.model_validate_json(await request.read())
         if body.model not in (None, self.served_name):
-            raise BadRequest(f"model: there is no model {body.model!r}, only {self.served_name!r}", 404)
+            raise wire.BadRequest(f"model: there is no model {body.model!r}, only {self.served_name!r}", 404)
         try:
             sampling = body.sampling_params.to_sampling(body.find_room(self.engine.max_model_len))
         except ValueError as error:
-            raise BadRequest(str(error)) from error
+            raise wire.BadRequest(str(error)) from error
         rid = body.request_id or uuid.uuid4().hex
         completion = await self._sample(body.token_ids, sampling, request.headers.get(SESSION_HEADER), rid)
         text = self.engine.decode(completion.token_ids) if sampling.stop and self.engine.decode else ""
@@ -242,38 +158,38 @@ class Server:
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response(vllm_wire.write_models([self.served_name], self.engine.max_model_len))
 
-    async def _prompt_ids(self, body: GenerateBody) -> list[int]:
+    async def _prompt_ids(self, body: wire.GenerateBody) -> list[int]:
         if body.logprob_start_len != -1:
-            raise BadRequest("logprob_start_len: log-probs of prompt tokens are not implemented; leave it at -1")
+            raise wire.BadRequest("logprob_start_len: log-probs of prompt tokens are not implemented; leave it at -1")
         if (body.input_ids is None) == (body.text is None):
-            raise BadRequest("input_ids: give either input_ids (a list of token ids) or text")
+            raise wire.BadRequest("input_ids: give either input_ids (a list of token ids) or text")
         if body.input_ids is not None:
             return body.input_ids
         if self.tokenizer is None:
-            raise BadRequest(f"text: {self.model_path} has no tokenizer; send input_ids")
+            raise wire.BadRequest(f"text: {self.model_path} has no tokenizer; send input_ids")
         # In a thread: a long text must not hold up other requests. In one thread: it must not take those of the engine.
         loop = asyncio.get_running_loop()
         return list(await loop.run_in_executor(self._tokenizing, self.tokenizer.encode, body.text))
 
     async def abort_request(self, request: web.Request) -> web.Response:
-        body = AbortBody.model_validate_json(await request.read())
+        body = wire.AbortBody.model_validate_json(await request.read())
         if body.abort_all:
             self.policy.abort_all()
         elif body.rid is not None:
             self.policy.abort(body.rid)
         else:
-            raise BadRequest("rid: name a request, or set abort_all")
+            raise wire.BadRequest("rid: name a request, or set abort_all")
         return web.Response()
 
     async def update_weights_from_disk(self, request: web.Request) -> web.Response:
         """Read the files while the engine runs, and change the weights between two of its steps."""
-        body = UpdateWeightsBody.model_validate_json(await request.read())
+        body = wire.UpdateWeightsBody.model_validate_json(await request.read())
         async with self._updating:
             try:
                 folder = self._find_weights(body.model_path)
                 tensors = await asyncio.to_thread(weights.read, self.engine.model, folder)
             except (ValueError, OSError) as error:
-                raise BadRequest(f"model_path: {error}") from error
+                raise wire.BadRequest(f"model_path: {error}") from error
             await self.policy.run_exclusive(lambda: self.engine.set_weights(tensors, body.weight_version))
             self.model_path = body.model_path
         return web.json_response({"success": True, "message": f"weight version {self.engine.weight_version}"})
@@ -289,7 +205,7 @@ class Server:
 
     async def pause_generation(self, request: web.Request) -> web.Response:
         """Abort all requests; new ones wait for `/continue_generation` (SGLang's default mode)."""
-        PauseBody.model_validate_json(await request.read() or "{}")
+        wire.PauseBody.model_validate_json(await request.read() or "{}")
         self._unpaused.clear()
         self.policy.abort_all()
         return web.json_response({"status": "ok", "message": "paused"})

@@ -20,7 +20,8 @@ from pydantic import BaseModel
 from agentic.toolorchestra.scripted_experts import ChatBody, make_service
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
-from core.engine.server import GenerateBody, Server, UpdateWeightsBody
+from core.engine.server import Server
+from core.engine.wire import GenerateBody, UpdateWeightsBody
 from core.gateway import Gateway, SessionSettings, serve_gateway
 from core.gateway import gateway as gateway_server
 from core.policy.scripted import ScriptedPolicy
