@@ -104,7 +104,7 @@ def train_supervised(
     in general at most SAVE_SECONDS of work earlier, and ends with the same weights.
 
     Raises:
-        TrainingError: all optimizer steps were skipped, several in a row.
+        TrainingError: all optimizer steps were skipped, several in a row; or there are fewer batches than steps.
     """
     rate = {"lr": config.lr, "lr_warmup_steps": config.lr_warmup_steps, "lr_scheduler_type": "linear"}
     optimizer = recipe.optimizer.model_copy(update={**rate, "lr_decay_steps": steps, "weight_decay": 0.01})
@@ -142,6 +142,11 @@ def train_supervised(
                     shutil.rmtree(old)
                 saved_at = time.monotonic()
                 saving = saved_at - began
+        if trainer.steps < steps:
+            raise TrainingError(
+                f"{stage.replace('_', ' ')}: its examples end after {trainer.steps} of {steps} batches; let the world "
+                "yield them without end, or take fewer steps"
+            )
     metrics.sync()
     with checkpoint.write_atomically(folder, partial / "model") as whole:
         # In float32 whatever the model computes in: RL goes on from these very weights.

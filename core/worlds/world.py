@@ -201,13 +201,14 @@ def find_world(method: str, name: str = "world") -> World | None:
 def draw_batches(
     rng: Random, demonstrations: Iterator[Sequence[Example]], size: int, *, in_order: bool = False
 ) -> Iterator[list[Example]]:
-    """Yield batches of `size` turns without end."""
-    count = size if in_order else GROUP * size
-    while True:
-        turns: list[Example] = []
-        while len(turns) < count:
-            turns += next(demonstrations)
+    """Yield batches of `size` turns as long as there are demonstrations."""
+    count, turns = size if in_order else GROUP * size, list[Example]()
+    for played in demonstrations:
+        turns += played
+        if len(turns) < count:
+            continue
         yield from [turns[:count]] if in_order else batch_by_length(rng, turns[:count], size)
+        turns = []
 
 
 def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:

@@ -76,6 +76,15 @@ def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatc
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
 
 
+def test_a_world_that_runs_out_of_examples_is_told(model, tmp_path, monkeypatch):
+    def demonstrate(rng, recipe, tokenizer):
+        yield from [EXAMPLES] * 2
+
+    with pytest.raises(TrainingError, match="its examples end after 2 of 3 batches"):
+        run(tmp_path, monkeypatch, demonstrate, WarmStartSection(steps=3, batch_size=1), f"model.path={model}")
+    assert not (tmp_path / "warm_start").exists()
+
+
 @pytest.mark.parametrize(("warmup", "told"), [(3, False), (4, True)])
 def test_a_rate_that_ends_before_it_has_risen_is_told(model, tmp_path, monkeypatch, warmup, told):
     """As of rejection sampling, whose steps follow from how many rollouts were right."""
