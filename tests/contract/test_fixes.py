@@ -20,6 +20,8 @@ COMMAND = re.compile(r"tokentrue ((?:[^`;,).\n]|[.,](?=\S))+)")
 GROUPS = {name.split()[0] for name in tokentrue.COMMANDS}
 VALUES = {
     "evaluations: name": "essays",
+    "evaluations: self.benchmark": "ruler",
+    "evaluations: self.options": "--seeds 0",
     "command: name": "rejection",
     "evaluate: options.protocol": "frames",
     "tasks: count": "9",
