@@ -123,8 +123,8 @@ def is_plain(program: str, results: Sequence[Fraction], given: Collection[str]) 
 def enlarge(task: Task) -> Task | None:
     """Return the task with one large number, drawn by its id, or None where the rule above makes none.
 
-    So it is, too, where the program is not plain, the answer stays the same, or a result is negative or the answer is
-    not whole.
+    So it is, too, where the program is not plain, the answer stays the same or is no number, or a result is negative or
+    the answer is not whole.
     """
     program, rng = write_program(task), Random(task.task_id)
     results = None if program is None else compute(program)

@@ -187,7 +187,13 @@ def read_samples(folder: RunFolder, result: EvalResult, repeats: int | None = No
     for sample in map(Sample.read, read_rollouts(path)):
         if sample.task_id in by_task and sample.repeat < count:
             by_task[sample.task_id].append(sample)
-    return [sorted(of_task, key=lambda sample: sample.repeat) for of_task in by_task.values()]
+    samples = [sorted(of_task, key=lambda sample: sample.repeat) for of_task in by_task.values()]
+    if any([sample.repeat for sample in of_task] != list(range(count)) for of_task in samples):
+        raise EvaluationError(
+            f"{path}: does not hold samples 0 to {count - 1} of each task once. Fix: delete it and the result beside "
+            "it, and evaluate again"
+        )
+    return samples
 
 
 def flat(samples: Samples) -> list[Sample]:

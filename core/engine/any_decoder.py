@@ -29,7 +29,7 @@ from core.engine.cache import PagedCache
 from core.engine.delta_net import DeltaNet, replace_delta_net
 from core.engine.model import Attention, CausalLM, Linear, ModelConfig, check_rope, select
 from core.engine.scores import Scores
-from core.engine.states import Advance, StateSizes
+from core.engine.states import Advance, StateSizes, count_slots
 from core.hub import CheckpointError, count_positions
 
 NAME = "tokentrue"
@@ -326,11 +326,11 @@ def check_forward(model: AnyDecoder, folder: Path) -> None:
     """
     network, cut = model.network, PROBE // 2 + 1
     ids_T = torch.arange(PROBE, device=model.device) * 7 % model.config.vocab_size
-    cache = PagedCache(model.config, PROBE, PROBE, model.dtype, model.device, slots=1)  # the only page has number 1
+    cache = PagedCache(model.config, PROBE, PROBE, model.dtype, model.device, count_slots(1))
     with _shrink_windows(network):
         parts = []
         for start, end in ((0, cut), (cut, PROBE)):
-            positions_T, attend = prepare_step(cache, [], [Span([1], start, end - start)])
+            positions_T, attend = prepare_step(cache, [], [Span([1], start, end - start)])  # the one page
             parts.append(model(ids_T[start:end], positions_T, attend))
         ours_TV = model.logits(torch.cat(parts))
         network.set_attn_implementation("eager")

@@ -54,7 +54,8 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, config: Any) -> ModelConfig:
-        """Read a `PretrainedConfig` that `has_own_file`. Scaled positions that are not supported raise ValueError."""
+        """Read a `PretrainedConfig` that `has_own_file`. Raises as `check_rope`."""
+        check_rope(config)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         inv_freq, rope_scale = _rope_frequencies(config, head_dim)
         attention_bias = bool(getattr(config, "attention_bias", False))
@@ -99,13 +100,8 @@ class ModelConfig:
 
 def has_own_file(config: Any) -> bool:
     """Say whether this file computes the model of a `PretrainedConfig` with all its options."""
-    rotary = getattr(config, "rope_parameters", None) or {}
-    return (
-        config.model_type in OWN_FAMILIES
-        and config.hidden_act == "silu"
-        and not getattr(config, "use_sliding_window", False)
-        and rotary.get("partial_rotary_factor", 1.0) == 1.0
-    )
+    windows = getattr(config, "use_sliding_window", False)
+    return config.model_type in OWN_FAMILIES and config.hidden_act == "silu" and not windows
 
 
 def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -116,14 +112,18 @@ def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], fl
     if kind == "default":
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         return tuple((1.0 / rope["rope_theta"] ** exponents).tolist()), 1.0
-    check_rope(config)
     inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     return tuple(inv_freq.tolist()), float(scale)
 
 
 def check_rope(config: Any) -> None:
-    """Raise ValueError where rotations depend on the length of the sequence: a batch holds many lengths."""
+    """Raise ValueError where rotations depend on the length of the sequence: a batch holds many lengths.
+
+    So it is where a part of a head is to rotate, of families in which transformers rotates it whole.
+    """
     rope = getattr(config, "rope_parameters", None) or {}
+    if config.model_type in OWN_FAMILIES and rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError("partial_rotary_factor is not supported: this architecture rotates whole heads")
     for one in (rope, *(each for each in rope.values() if isinstance(each, dict))):  # or one for each kind of layer
         if (kind := one.get("rope_type")) in ("dynamic", "longrope"):
             raise ValueError(

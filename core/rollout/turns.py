@@ -87,8 +87,10 @@ class Turns:
 
 
 def begin_turns(sampling: Sampling, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> Turns:
-    """Return the turns of a rollout whose prompts continue what was sampled: they end at the end token, or at a text of
-    `stop`, and have a session of their own."""
+    """Begin the turns of a rollout whose prompts continue what was sampled, in a session of their own.
+
+    A completion ends at the end token, or at a text of `stop`, whatever `sampling` says of it.
+    """
     ends = replace(sampling, stop=stop, stop_token_ids=(tokenizer.eos_token_id,))
     return Turns(ends, session=uuid4().hex)
 

@@ -118,7 +118,7 @@ def train_supervised(
         newest = checkpoint.latest(checkpoints)
         if newest is not None:
             trainer.load_state(checkpoint.load(newest, model)["trainer"])
-        done = trainer.steps
+        done = step = trainer.steps
         metrics.rewind(stage, done)
         progress.resume(done)
         health = Health(recipe.health)
@@ -142,10 +142,10 @@ def train_supervised(
                     shutil.rmtree(old)
                 saved_at = time.monotonic()
                 saving = saved_at - began
-        if trainer.steps < steps:
+        if step < steps:
             raise TrainingError(
-                f"{stage.replace('_', ' ')}: its examples end after {trainer.steps} of {steps} batches; let the world "
-                "yield them without end, or take fewer steps"
+                f"{stage.replace('_', ' ')}: its examples end after {step} of {steps} batches; let the world yield "
+                "more, or take fewer steps"
             )
     metrics.sync()
     with checkpoint.write_atomically(folder, partial / "model") as whole:

@@ -201,7 +201,7 @@ def find_world(method: str, name: str = "world") -> World | None:
 def draw_batches(
     rng: Random, demonstrations: Iterator[Sequence[Example]], size: int, *, in_order: bool = False
 ) -> Iterator[list[Example]]:
-    """Yield batches of `size` turns as long as there are demonstrations."""
+    """Yield batches of `size` turns as long as there are demonstrations for a round of them."""
     count, turns = size if in_order else GROUP * size, list[Example]()
     for played in demonstrations:
         turns += played

@@ -36,8 +36,10 @@ class MockModule(ModuleType):
 
 
 class MockImporter(MetaPathFinder, Loader):
-    """Imports mocks for packages that slime wants and its tests do not need. Whatever is installed is taken as it is:
-    this importer is asked last."""
+    """Imports mocks for packages that slime wants and its tests do not need.
+
+    Whatever is installed is taken as it is: this importer is asked last.
+    """
 
     packages = ("megatron", "sglang", "sglang_router", "mbridge", "pybase64", "pylatexenc", "zstandard", "openai")
 

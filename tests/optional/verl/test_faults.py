@@ -198,3 +198,14 @@ def test_a_killed_agent_loop_worker_ends_the_job(
     finally:
         ray.shutdown()
     assert looks >= 3
+
+
+def test_settings_that_contradict_raise_before_training(verl: Any, model: Path, tmp_path: Path) -> None:
+    """The trainer reads the same recipe as the agent loop, before it starts a worker."""
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    from core.config import RecipeError
+
+    config = verl.compose(tmp_path, model, CASE.recipe(), "actor_rollout_ref.rollout.n=3")
+    with pytest.raises(RecipeError, match=r"rollout.n is 3, must be 4: the recipe's rollout.group_size"):
+        get_trainer_cls("tokentrue_sync")(config)

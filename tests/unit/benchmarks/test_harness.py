@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from benchmarks.harness.command import EvalPlan, Evaluator
 from benchmarks.harness.models import EvalModels, check_server, is_other_model
 from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes, is_saved
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell, pool_results
-from benchmarks.harness.samples import SampleLog, Samples, drop_failed_samples, flat, session_seconds
+from benchmarks.harness.samples import SampleLog, Samples, drop_failed_samples, flat, read_samples, session_seconds
 from benchmarks.harness.statistics import group_means, paired_difference, pass_at, pass_hat
 from benchmarks.heldout.evaluate import make_parser as heldout
 from benchmarks.ruler.evaluate import make_parser as ruler
@@ -120,6 +121,16 @@ async def test_finished_samples_are_not_run_again_and_more_repeats_add(folder: R
     other, rollouts = await run(folder, cell, tasks=TASKS[:3])
     assert (rollouts, other.n) == (3, 3)
     assert {rollout.step for rollout in read_rollouts(SampleLog(folder, cell).path)} == {2}
+
+
+@pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [*lines, lines[-1]]], ids=["lost", "twice"])
+async def test_samples_that_are_lost_or_there_twice_are_refused(folder: RunFolder, change: Any) -> None:
+    result, _ = await run(folder)
+    assert [len(of_task) for of_task in read_samples(folder, result)] == [2] * 5
+    path = SampleLog(folder, CELL).path
+    path.write_bytes(gzip.compress(b"".join(change(gzip.decompress(path.read_bytes()).splitlines(keepends=True)))))
+    with pytest.raises(EvaluationError, match="does not hold samples 0 to 1 of each task once"):
+        read_samples(folder, result)
 
 
 async def test_time_is_the_sum_over_the_sessions(folder: RunFolder) -> None:

@@ -16,6 +16,7 @@ from benchmarks.harness.published import Protocol, compare_cells, mark_cell, sav
 from benchmarks.harness.run import build_result
 from benchmarks.heldout.evaluate import describe_left_out
 from benchmarks.questions import evaluate as questions
+from benchmarks.tau2 import protocols as tau2
 from core.report.summary import build_summary, join_departures
 from core.report.table import PublishedScore
 from core.runs.files import hold_lock
@@ -124,6 +125,14 @@ def test_what_the_released_search_service_leaves_out_is_a_departure_of_frames_an
     ours = questions.our_settings("hle", TOOLORCHESTRA.load("published"), SAMPLING, "0" * 64)
     (line,) = (line for line in questions.protocol("hle").list_departures(ours) if line.startswith("search service"))
     assert "published: the question's own pages of more than 100 characters" in line
+
+
+def test_what_a_long_conversation_loses_is_a_departure_of_tau2() -> None:
+    worlds = {"user": "gpt-5", "judge": "gpt-5", "max_steps": 200}
+    cell = replace(CELL, variant=tau2.COMPAT, settings={"split": "base"}, repeats=1)
+    ours = tau2.our_settings(cell, TOOLORCHESTRA.load("paper"), worlds, "1.0.1")
+    (line,) = (line for line in tau2.protocol(tau2.COMPAT).list_departures(ours) if line.startswith("what does not"))
+    assert line.endswith("the oldest messages but the first; published: the middle of the conversation")
 
 
 def test_documents_that_lost_their_middle_are_told() -> None:

@@ -138,6 +138,12 @@ def test_a_broken_checkpoint_is_named_and_changes_nothing(folder, other_qwen2, h
         ("{}", "model_type"),
         ('{"model_type": "mamba2"}', "is not supported: "),
         ('{"model_type": "qwen2", "hidden_size": "wide"}', "hidden_size"),
+        ('{"model_type": "llama", "rope_parameters": {"rope_theta": 1, "partial_rotary_factor": 0.5}}', "whole heads"),
+        (
+            '{"model_type": "qwen2", "use_sliding_window": true, "rope_parameters": {"rope_type": "default", '
+            '"rope_theta": 1, "partial_rotary_factor": 0.5}}',
+            "whole heads",
+        ),
     ],
 )
 def test_a_broken_config_is_named(folder, content, named):

@@ -250,3 +250,16 @@ def test_the_kept_step_is_in_the_summary_the_page_and_the_terminal(tmp_path: Pat
         assert line in (run.path / "report.html").read_text()
         assert f"{line}\n" in console.file.getvalue()  # type: ignore[attr-defined]
     assert summary["kept"].keys() == {"3", "4", "6"}
+
+
+def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFolder) -> None:
+    for variant, ids in (("shared", "abcd"), ("own", None)):
+        for seed in (0, 1, 2):
+            notes = {"task_ids": list(ids)} if ids else {}
+            empty.save_evaluation(result(variant, 0, [1, 1, 0, 0], seed, notes=notes))
+    variants = build_summary(empty)["variants"]
+    shared, own = (variants[variant]["0"]["score"] for variant in ("shared", "own"))
+    assert shared["mean"] == own["mean"] == 0.5
+    assert shared["n"] == own["n"] == 12
+    assert shared["ci95"][0] < own["ci95"][0]
+    assert shared["ci95"][1] > own["ci95"][1]

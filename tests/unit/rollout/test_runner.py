@@ -16,6 +16,7 @@ from core.policy.base import Policy, PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method, PolicyFault, RolloutError
 from core.rollout.runner import (
+    EmptyStepGuard,
     Runner,
     check_reward,
     failed_trajectory,
@@ -206,6 +207,15 @@ def test_a_signal_needs_two_different_rewards_of_finished_rollouts():
     assert not has_signal(group(1.0, None))
     assert not has_signal(group(None, None))
     assert not has_signal([Trajectory("t", (), reward=None), Trajectory("t", (), reward=1.0)])
+
+
+def test_only_empty_steps_in_a_row_stop_a_run():
+    failed, valid = failed_trajectory("t", "deadline", "late"), Trajectory("t", (), reward=0.0)
+    guard = EmptyStepGuard()
+    for step in ([failed], [failed, failed], [failed, valid], [failed], [failed]):
+        assert guard.check(step, end_after=3) is None
+    reason = guard.check([failed, failed], end_after=3)
+    assert reason == "every rollout of 3 steps in a row failed: 2 x deadline (first: late)"
 
 
 @pytest.mark.parametrize("reward", [math.nan, -math.inf, None, "1"])

@@ -165,3 +165,8 @@ def test_the_chance_of_a_draw_is_how_often_a_place_takes_the_task():
         assert stream.pop_chances(drawn) == {}
     assert sum(chances.values()) == pytest.approx(1.0)
     assert {task: count / rounds / 2 for task, count in counts.items()} == pytest.approx(chances, abs=0.012)
+
+
+def test_an_empty_data_set_is_an_error():
+    with pytest.raises(ValueError, match="no tasks"):
+        TaskStream([], shuffle=True, seed=0)

@@ -42,7 +42,7 @@ async def test_our_grep_prints_what_the_real_one_prints(method: CodeScout) -> No
                 assert printed.count("-def ") == 1
 
 
-async def test_the_right_turns_earn_everything_and_fit(method: CodeScout) -> None:
+async def test_the_right_turns_earn_everything(method: CodeScout) -> None:
     for task in TASKS:
         searcher = TextPolicy(method.tokenizer, partial(write_right_turn, task))
         done = await method.rollout(task, Roles({"policy": searcher}), Sampling())

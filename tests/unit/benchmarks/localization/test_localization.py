@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from agentic.codescout.rollout import SPEC
 from agentic.codescout.world import WORLD
 from benchmarks.harness.published import read_scores
-from benchmarks.localization.evaluate import EVALUATOR, SCORES
+from benchmarks.localization.evaluate import EVALUATOR, SCORES, our_settings, protocol
 from core.data.files import write_jsonl
 from core.report import build_summary
 from core.report.table import data_sections
 from core.runs.run_folder import RunFolder
+from core.types import Sampling
 
 
 def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
@@ -40,3 +42,12 @@ def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
     assert "tasks.jsonl has 3 tasks, which are all taken" in capsys.readouterr().out
     assert EVALUATOR.main([*words, "--set", "model.dtype=bfloat16"]) == 1
     assert "settings.dtype was 'float32', is now 'bfloat16'" in capsys.readouterr().err
+
+
+def test_another_tool_does_not_stand_beside_the_published_ones() -> None:
+    theirs, ours = protocol("swebench-lite"), our_settings(SPEC.load("paper"), Sampling(temperature=0.6))
+    assert theirs.covers(ours)
+    assert not theirs.covers({**ours, "tools": "a shell"})
+    told = theirs.list_departures(ours)
+    assert "max_turns: 6; published: not found" in told
+    assert any(line.startswith("shell: bash") and "published: terminal, one session" in line for line in told)
