@@ -46,6 +46,7 @@ class Model:
     total_bytes: int
     part_bytes: int
     ends: tuple[str, ...] = ()
+    license: str = "apache-2.0"
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -225,7 +226,7 @@ def convert(gguf: Path, folder: Path, original: Model) -> None:
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     complete_tokenizer(folder / "tokenizer.json", original.tokenizer)
-    front = f"license: apache-2.0\nbase_model: {original.hub}\nbase_model_relation: quantized"
+    front = f"license: {original.license}\nbase_model: {original.hub}\nbase_model_relation: quantized"
     (folder / "README.md").write_text(
         f"---\n{front}\n---\nA copy of {original.hub} from a {original.quantized} GGUF file, written in bfloat16. The "
         f"rounding of {original.quantized} is in its weights, so its scores are not those of the original.\n"
