@@ -48,9 +48,11 @@ def find_missing_data(recipe: Recipe) -> Iterator[str]:
 def find_silent_servers(recipe: Recipe, services: Mapping[str, str], served: Collection[str]) -> Iterator[str]:
     """Name each server that does not answer: `services` (key -> URL), and roles that the job does not serve itself."""
     ask = cache(find_url_problem)  # a server may play several roles
-    roles = {role: place for role, place in recipe.roles.items() if re.match(SERVER_URL, place) and role not in served}
-    for key, named in {**services, **{f"roles.{role}": place for role, place in roles.items()}}.items():
-        url = f"{named.removeprefix(VLLM).rstrip('/')}/health" if key.startswith("roles.") else named
+    places = [(key, url, url) for key, url in services.items()]  # (key, what the recipe names, what is asked)
+    for role, place in recipe.roles.items():
+        if re.match(SERVER_URL, place) and role not in served:
+            places.append((f"roles.{role}", place, f"{place.removeprefix(VLLM).rstrip('/')}/health"))
+    for key, named, url in places:
         if error := ask(url, PATIENCE_S):
             other = urlsplit(named)._replace(netloc="HOST:PORT").geturl()
             yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}={other}"

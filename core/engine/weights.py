@@ -283,9 +283,10 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
         _copy_beside(find_beside(model, like), folder)
     else:
         save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
-    for path in (path for pattern in SMALL_FILES for path in like.glob(pattern) if like != folder):
-        if path.is_file() and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, folder / path.name)
+    for pattern in SMALL_FILES if like != folder else ():
+        for path in like.glob(pattern):
+            if path.is_file() and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, folder / path.name)
     write_dtype(folder, max((t.dtype for t in saved.values()), key=lambda dtype: dtype.itemsize))
 
 
