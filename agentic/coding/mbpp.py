@@ -24,4 +24,4 @@ def solve(rng: Random, recipe: CodingRecipe, tokenizer: Tokenizer, tasks: Sequen
         yield prompt, encode_turn(tokenizer, f"```python\n{apply_patch(broken, task.metadata['patch'])}```")
 
 
-WORLD = World(solve=solve)
+WORLD = World(solve=solve, in_order=True)

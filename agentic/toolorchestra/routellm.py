@@ -141,9 +141,12 @@ def demonstrate(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) 
 
 def solve(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
     """Yield the better choice of every task, for the supervised baseline, as often as the task has weight."""
+    examples = list[Example]()
     for task in tasks:
         weight = task.metadata["cost"]["strong"] / float(task.metadata["price"])
-        yield from repeat(encode(recipe, tokenizer, task, task.answers[0]), round(weight))
+        examples += repeat(encode(recipe, tokenizer, task, task.answers[0]), round(weight))
+    rng.shuffle(examples)
+    yield from examples
 
 
 def encode(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, task: Task, choice: str) -> Example:

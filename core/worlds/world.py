@@ -100,7 +100,8 @@ class World:
     demonstrate: Callable[[Random, Any, Any], Iterator[Sequence[Example]]] | None = None
     """Yields demonstrations without end, each with its turns, from (random numbers, recipe, tokenizer)."""
     in_order: bool = False
-    """Keeps demonstrations in the order in which they are drawn, instead of by length."""
+    """Keeps demonstrations, and the solutions of shuffled tasks, in the order in which they come, instead of by length:
+    a batch then holds first and last turns of tasks of all kinds."""
     solve: Callable[[Random, Any, Any, Sequence[Task]], Iterable[Example]] | None = None
     """Yields the turns of a whole right rollout of every task, from (random numbers, recipe, tokenizer, tasks)."""
     draw_supervised: Callable[[SupervisedSection, Any, Any], Iterator[Sequence[Example]]] | None = None
@@ -171,10 +172,12 @@ class World:
         assert self.solve is not None, "run_supervised has seen to it"
         rng = Random(config.seed)
         tasks = read_tasks(recipe.data.train, require_context=False)
+        if self.in_order:
+            rng.shuffle(tasks)
         if not (turns := list(self.solve(rng, recipe, tokenizer, tasks))):
             raise RecipeError("supervised: `solve` of the WORLD yields no turn for the tasks of data.train")
         while True:
-            yield from batch_by_length(rng, turns, config.batch_size)
+            yield from cut_batches(rng, turns, config.batch_size, in_order=self.in_order)
 
 
 def find_world(method: str, name: str = "world") -> World | None:
@@ -207,13 +210,16 @@ def draw_batches(
         turns += played
         if len(turns) < count:
             continue
-        yield from [turns[:count]] if in_order else batch_by_length(rng, turns[:count], size)
+        yield from cut_batches(rng, turns[:count], size, in_order=in_order)
         turns = []
 
 
-def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:
-    """Make batches of `size` in random order. Examples of similar length come together, so attention pads little."""
-    ordered = sorted(examples, key=lambda example: len(example[0]))
+def cut_batches(rng: Random, examples: Iterable[Example], size: int, *, in_order: bool = False) -> list[list[Example]]:
+    """Make batches of `size` in random order.
+
+    Unless they are kept in order, examples of similar length come together, so attention pads little.
+    """
+    ordered = list(examples) if in_order else sorted(examples, key=lambda example: len(example[0]))
     batches = [ordered[i : i + size] for i in range(0, len(ordered), size)]
     rng.shuffle(batches)
     return batches

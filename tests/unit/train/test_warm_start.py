@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,19 +18,35 @@ from core.runs.run_folder import StepLog
 from core.train import warm_start as module
 from core.train.trainer import TrainingError
 from core.train.warm_start import run_warm_start
-from core.worlds import World, batch_by_length
+from core.worlds import World, cut_batches
 
 
 def test_like_lengths_come_together_in_random_order_and_none_is_lost():
     rng = Random(0)
     examples = [(tuple(range(rng.randint(1, 50))), (1,)) for _ in range(64)]
-    batches = batch_by_length(Random(1), examples, 8)
+    batches = cut_batches(Random(1), examples, 8)
     assert sorted(len(prompt) for batch in batches for prompt, _ in batch) == sorted(len(p) for p, _ in examples)
     spans = [(min(len(p) for p, _ in batch), max(len(p) for p, _ in batch)) for batch in batches]
     ordered = sorted(spans)
     assert all(ends <= begins for (_, ends), (begins, _) in pairwise(ordered))
     assert spans != ordered
-    assert batch_by_length(Random(1), examples, 8) == batches
+    assert cut_batches(Random(1), examples, 8) == batches
+
+
+def test_in_order_the_supervised_baseline_sees_whole_tasks_from_all_over_the_file(tmp_path):
+    """By length, a batch would hold first turns alone, or last ones."""
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join(f'{{"id": "{n}", "question": "Who?", "answers": ["me"]}}\n' for n in range(40)))
+    recipe = SPEC.load("tiny", [f"data.train={train}"])
+    config = recipe.supervised.model_copy(update={"batch_size": 8})
+
+    def solve(rng, recipe, tokenizer, tasks):
+        return [turn for task in tasks for turn in (((int(task.task_id),), (0,)), ((int(task.task_id),) * 9, (1,)))]
+
+    epoch = list(islice(World(solve=solve, in_order=True).draw_solutions(config, recipe, None), 10))
+    assert all([completion for _, completion in batch] == [(0,), (1,)] * 4 for batch in epoch)
+    tasks = [prompt[0] for batch in epoch for prompt, completion in batch if completion == (0,)]
+    assert sorted(tasks) == list(range(40)) != tasks
 
 
 def test_a_recipe_without_one_starts_from_its_model(tmp_path):
