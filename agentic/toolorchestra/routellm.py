@@ -140,11 +140,15 @@ def demonstrate(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) 
 
 
 def solve(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
-    """Yield the better choice of every task, for the supervised baseline, as often as the task has weight."""
+    """Yield the better choice of every task, for the supervised baseline, as often as it gains the least price.
+
+    Which choice is better does not depend on the price: at all PRICES it is `strong` where that alone is right. What a
+    choice gains does.
+    """
     examples = list[Example]()
     for task in tasks:
-        weight = task.metadata["cost"]["strong"] / float(task.metadata["price"])
-        examples += repeat(encode(recipe, tokenizer, task, task.answers[0]), round(weight))
+        weak, strong = (task.metadata["right"][model] - task.metadata["cost"][model] for model in ("weak", "strong"))
+        examples += repeat(encode(recipe, tokenizer, task, task.answers[0]), round(abs(strong - weak) / min(PRICES)))
     rng.shuffle(examples)
     yield from examples
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from agentic.toolorchestra.routellm import (
     make_task,
     make_tasks,
     read_routes,
+    solve,
     split_routes,
 )
 from agentic.toolorchestra.routing import choice_probabilities, route_messages
@@ -162,6 +164,19 @@ def test_a_demonstration_is_the_prompt_of_the_rollout_and_one_token(tokenizer: A
     renderer = Renderer(tokenizer, {"enable_thinking": True})
     assert prompt == renderer.render(route_messages(config.toolorchestra, renderer, route())[0])
     assert len(reply) == 1
+
+
+@pytest.mark.parametrize(
+    ("weak", "label", "shown"),
+    [(False, "strong", [19, 18, 17, 14]), (True, "weak", [1, 2, 3, 6])],
+)
+def test_supervised_training_is_shown_a_choice_as_often_as_it_gains(
+    tokenizer: Any, weak: bool, label: str, shown: list[int]
+) -> None:
+    """The label is the same at every price, so nothing else would tell the policy that the price matters."""
+    tasks = [make_task({**RECORD, "weak": weak}, "t", price) for price in PRICES]
+    assert {answer for task in tasks for answer in task.answers} == {label}
+    assert [len(list(solve(Random(0), recipe(max_tokens=1), tokenizer, [task]))) for task in tasks] == shown
 
 
 def test_the_drawn_prompts_gain_as_much_by_a_strong_call_as_all_prompts() -> None:
