@@ -1,10 +1,11 @@
 """Trains the baseline of rejection sampling: the rollouts of a GRPO run, but no advantages.
 
 The start model samples the rollouts of a whole GRPO run: the same tasks in the same order, with the same seeds. Those
-with score 1 are kept, and the model is trained on their trained turns with cross-entropy. (Expert iteration, or RFT:
-Yuan et al., arXiv 2308.01825.) With `algorithm.dynamic_sampling` the tasks may differ, since each policy has its own
-groups without a signal. With `data.sampler: curriculum` the tasks are those of `epoch`: the start model learns nothing
-that a curriculum could follow.
+with score 1 are kept, and the model is trained on their trained turns with cross-entropy, on each once. (Expert
+iteration, or RFT: Yuan et al., arXiv 2308.01825, who keep distinct ones; here an easy task weighs as often as it is
+solved.) With `algorithm.dynamic_sampling` the tasks may differ, since each policy has its own groups without a signal.
+With `data.sampler: curriculum` the tasks are those of `epoch`: the start model learns nothing that a curriculum could
+follow.
 """
 
 from __future__ import annotations
