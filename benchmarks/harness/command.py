@@ -161,7 +161,9 @@ def lack_untrained(variant: str) -> EvaluationError:
     return EvaluationError(f"variant {variant}: no model for it. Name the one that training started from: --untrained.")
 
 
-MODEL_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
+ON_REQUEST = ("trained-greedy", "rejection-greedy", "supervised-greedy")
+"""Names the variants that only --variants asks for."""
+MODEL_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised", *ON_REQUEST)
 """Names the variants that differ in their weights, or in their temperature: greedy is temperature 0."""
 
 
@@ -172,7 +174,7 @@ class EvalTarget:
     folder: RunFolder
     recipe: Any
     models: Mapping[int, Mapping[str, str]]
-    """Maps each seed to the models of those of MODEL_VARIANTS that there is a model for."""
+    """Maps each seed to its models, by those of MODEL_VARIANTS that are not greedy."""
 
     def model(self, seed: int, variant: str, otherwise: str = "trained") -> str:
         """Return the model of a variant; one that is not of MODEL_VARIANTS has the model of `otherwise`.
@@ -181,15 +183,15 @@ class EvalTarget:
             EvaluationError: there is no such model; the message says how to make it.
         """
         of_seed = self.models[seed]
-        name = variant if variant in MODEL_VARIANTS else otherwise
+        name = (variant if variant in MODEL_VARIANTS else otherwise).removesuffix("-greedy")
         if name in of_seed:
             return of_seed[name]
         if name == "trained":
             raise EvaluationError(f"{self.folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
-        if name.startswith("untrained"):
-            raise lack_untrained(name)
+        if name == "untrained":
+            raise lack_untrained(variant)
         raise EvaluationError(
-            f"variant {name}: seed {seed} has no model for it in {self.folder.path}. Train it: tokentrue train "
+            f"variant {variant}: seed {seed} has no model for it in {self.folder.path}. Train it: tokentrue train "
             f"{self.recipe.method} --preset {self.folder.path / 'config.yaml'} --out {self.folder.path} "
             f"--baseline {name}"
         )
@@ -197,11 +199,11 @@ class EvalTarget:
     def list_variants(self, variants: Iterable[str]) -> list[str]:
         """Return those of `variants` that every seed has a model for, in their order; one that only some have is told.
 
-        `trained`, and what is none of MODEL_VARIANTS, always stays.
+        `trained`, and what is none of MODEL_VARIANTS, always stays; what is ON_REQUEST never does.
         """
         chosen = []
-        for variant in variants:
-            seeds = [seed for seed, of_seed in self.models.items() if variant in of_seed]
+        for variant in (each for each in variants if each not in ON_REQUEST):
+            seeds = [seed for seed, of_seed in self.models.items() if variant.removesuffix("-greedy") in of_seed]
             if variant == "trained" or variant not in MODEL_VARIANTS or len(seeds) == len(self.models):
                 chosen.append(variant)
             elif seeds:
@@ -225,7 +227,7 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
             recipe.dump(),
             may_differ="data rollout algorithm optimizer inference run slime verl departures".split(),
         )
-        models = {"trained": options.model, **_map_untrained(options.untrained)}
+        models = {"trained": options.model} | ({"untrained": options.untrained} if options.untrained else {})
         recipe = recipe.model_copy(update={"departures": tuple(recipe.fill_departures())})
         return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))
     folder = RunFolder(options.run)
@@ -240,18 +242,13 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
 def _find_models(folder: RunFolder, seed: int, recipe: Recipe) -> dict[str, str]:
     """Map each variant that a seed of a run has a model for to that model."""
     start = folder.path / "warm_start"
-    models = _map_untrained(str(start) if start.is_dir() else recipe.model.path)
+    models = {"untrained": str(start) if start.is_dir() else recipe.model.path}
     if (trained := folder.find_trained(seed, recipe.run.keep)) is not None:
         models["trained"] = str(trained)
     for variant, path in (("rejection", folder.rejection_path(seed)), ("supervised", folder.supervised_path)):
         if (path / "model").is_dir():
             models[variant] = str(path / "model")
     return models
-
-
-def _map_untrained(model: str | None) -> dict[str, str]:
-    """Map the variants of the start model to it; none without one."""
-    return {} if model is None else {"untrained": model, "untrained-greedy": model}
 
 
 def fill_defaults(options: argparse.Namespace, **defaults: Any) -> None:

@@ -10,6 +10,7 @@
 | untrained | what training started from, or --untrained | the same |
 | untrained-greedy | the same, at temperature 0 | the same |
 | rejection, supervised | what `tokentrue train --baseline` made of that in the run | the same |
+| trained-, rejection-, supervised-greedy | the same, at temperature 0; only if --variants names them | the same |
 | others | as untrained | the baselines of the recipe's `world` |
 
 --run evaluates all variants that it has a model for, on the first 256 tasks. --model evaluates `trained`, and with

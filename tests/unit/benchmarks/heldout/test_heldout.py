@@ -241,6 +241,7 @@ def model_words(model: Path, folder: Path) -> list[str]:
         ((), ["trained"]),
         (("--untrained", "BASE"), ["trained", "untrained", "untrained-greedy"]),
         (("--variants", "reader"), ["reader"]),
+        (("--variants", "trained", "trained-greedy"), ["trained", "trained-greedy"]),
     ],
 )
 def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_presets(
@@ -249,6 +250,7 @@ def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_preset
     monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
     plan = make_plan(*model_words(model, tmp_path), *words)
     assert [(cell.seed, cell.variant) for cell in plan.cells] == [(seed, v) for seed in range(3) for v in variants]
+    assert all((cell.sampling.temperature == 0) == cell.variant.endswith("-greedy") for cell in plan.cells)
     assert len(plan.tasks) == len(TASKS)
     assert "note" not in capsys.readouterr().out
 
