@@ -38,8 +38,8 @@ class AgentEntry(Section):
     reward: Annotated[str | None, FUNCTION] = None
     """Names `def reward(task, answer) -> float`, as the recipe's `reward` does for all agents."""
     max_turns: PositiveInt = 32
-    """Limits the answers of the model in a rollout. An agent that asks on, and does not catch the error and answer,
-    ends as truncated, with the answer ""."""
+    """Limits the answers of the model in a rollout. An agent that asks on ends as truncated, with the answer "" if it
+    does not catch the error and answer."""
     max_tool_calls: PositiveInt | None = None
     """Limits the tool calls of a rollout; one that asks on after more of them ends likewise."""
     max_tokens: PositiveInt = 1024

@@ -55,8 +55,9 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     if fault := find_fault(agents, task):
         return fault
     name = task.metadata.get("agent") or next(iter(agents))
-    if task.earlier_messages and agents[name].command:
-        return "messages", f"the program of agent {name} gets the question alone", "write all into the question"
+    for field, given in (("messages", task.earlier_messages), ("context", task.context.strip())):
+        if given and agents[name].command:
+            return field, f"the program of agent {name} gets the question alone", "write all into the question"
     environment = agents[name].environment
     return None if environment is None else environment.find_fault(task)
 

@@ -15,8 +15,9 @@ into a folder of --checkouts, without .git.
 A row of the released data sets (OpenHands/SWE-bench_Verified-locagent and others) brings `file_changes`, which is taken
 as it is. Otherwise it is found by comparing every Python file before and after the patch with the library `ast`: a
 module is a class or function outside of any class, a function is one of these or a method, and one is touched if its
-text differs or it is removed. What a patch adds is nowhere yet, so neither new files nor new functions count. A row
-with `use_patch` (SWE-smith) has the patch that breaks the code: the checkout has it, and undoing it is the change.
+text differs or it is removed. What a patch adds is nowhere yet, so neither new files nor new functions count. A file
+that it renames is named as it was, and only what changes in it counts. A row with `use_patch` (SWE-smith) has the
+patch that breaks the code: the checkout has it, and undoing it is the change.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def check_out(clone: Path, commit: str, folder: Path, patch: str = "") -> None:
 def find_changes(folder: Path, patch: str, *, reverse: bool = False) -> list[dict[str, Any]]:
     """Return `file_changes`: what a patch, or undoing it with `reverse`, touches of the Python files of a checkout."""
     listed = run_git(folder, "apply", "--numstat", "-z", stdin=patch.encode()).decode()
-    paths = [line.split("\t")[2] for line in listed.split("\0") if line]
+    moves = re.findall("^rename from (.+)\nrename to (.+)$", patch, re.MULTILINE)
+    renamed = {new: old for old, new in moves} if reverse else dict(moves)
+    paths = {*(line.split("\t")[2] for line in listed.split("\0") if line), *renamed}
     before = {path: (folder / path).read_bytes() for path in paths if (folder / path).is_file()}
     with tempfile.TemporaryDirectory() as made:
         changed = Path(made)
@@ -88,8 +91,9 @@ def find_changes(folder: Path, patch: str, *, reverse: bool = False) -> list[dic
             (changed / path).parent.mkdir(parents=True, exist_ok=True)
             (changed / path).write_bytes(content)
         apply_patch(changed, patch, reverse=reverse)
-        after = {path: (changed / path).read_bytes() if (changed / path).is_file() else b"" for path in before}
-    files = sorted(path for path in before if path.endswith(".py"))
+        left = {path: changed / renamed.get(path, path) for path in before}
+        after = {path: file.read_bytes() if file.is_file() else b"" for path, file in left.items()}
+    files = sorted(path for path in before if path.endswith(".py") and before[path] != after[path])
     return [{"file": path, "changes": compare(path, before[path], after[path])} for path in files]
 
 

@@ -142,14 +142,14 @@ def find_end(result: CommandResult | None, counters: Mapping[str, int], at_limit
     """Say how a program ended, maybe `at_limit` of its turns or context; None stands for a workspace that is gone."""
     if result is None:
         return "workspace_lost"
-    # Some programs ask on at a limit of turns until they are stopped, and others end with 0.
+    # Some programs ask on at a limit of turns until they are stopped, and others end with 0, as at a full context.
     if counters.get("refused_turn_limit"):
         return "turn_limit"
     if result.reason != "exit":
         return "time_limit" if result.reason == "timeout" else "output_limit"
-    if result.exit_code == 0:
-        return "answered"
-    return "context_limit" if at_limit else "agent_failed"
+    if at_limit:
+        return "context_limit"
+    return "answered" if result.exit_code == 0 else "agent_failed"
 
 
 def _tail(output: bytes) -> str:

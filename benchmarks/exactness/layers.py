@@ -34,14 +34,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def serve(app: Any) -> str:
-    """Serve an ASGI application in a thread; return its URL."""
+    """Serve an ASGI application in a thread; return its URL. Raises RuntimeError: the server did not start."""
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
-    threading.Thread(target=server.run, daemon=True).start()
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
     while not server.started:
+        if not thread.is_alive():
+            raise RuntimeError(f"uvicorn did not start on port {port}")
         time.sleep(0.05)
     return f"http://127.0.0.1:{port}"
 

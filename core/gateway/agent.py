@@ -121,12 +121,12 @@ class AgentMethod(Method):
 
     Without `grade` a rollout has the reward of its Outcome, or none yet.
 
-    An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
-    One whose last answer `max_new_tokens` or the context cut is `truncated`, too, and keeps what it returns. Where the
-    policy failed at the agent's last request, the rollout fails with that fault, also if the agent gave an answer. One
-    that had no answer of the gateway fails as `unasked`: its reward says nothing of the policy. One that did not send
-    the task's earlier messages fails as `messages_unsent`. A RolloutError of the agent keeps its kind; any other error
-    fails the rollout as `agent`. If `run` has an asynchronous method `close`, it is called at the end.
+    An agent that is stopped by a limit of turns, tool calls or context has the status `truncated`, and the answer that
+    it gives all the same, or "". One whose last answer `max_new_tokens` or the context cut is `truncated`, too. Where
+    the policy failed at the agent's last request, the rollout fails with that fault, also if the agent gave an answer.
+    One that had no answer of the gateway fails as `unasked`: its reward says nothing of the policy. One that did not
+    send the task's earlier messages fails as `messages_unsent`. A RolloutError of the agent keeps its kind; any other
+    error fails the rollout as `agent`. If `run` has an asynchronous method `close`, it is called at the end.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class AgentMethod(Method):
         if finished.turns and (unsent := find_unsent(task, finished.turns, self._tokenizer)):
             raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
         last = [turn for turn in finished.turns if turn.trained][-1:]
-        cut = any(self._is_cut(turn) for turn in last)
+        cut = session.reached_limit or any(self._is_cut(turn) for turn in last)
         return Trajectory(
             task.task_id,
             finished.turns,

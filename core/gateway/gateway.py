@@ -277,7 +277,10 @@ class Gateway:
     async def _count_tokens(self, http: web.Request) -> web.Response:
         try:
             request = anthropic_messages.read_request(parse_body(await http.read()), counting=True)
+            known = self._read_name(http) in self._sessions
             session = self._find_session(http)
+            if not known:  # counting opens none: it would be recorded, and closed as idle
+                del self._sessions[session.session_id]
             return web.json_response({"input_tokens": len(session.render_prompt(request))})
         except Exception as error:
             failure = describe_failure(error)

@@ -123,16 +123,18 @@ async def test_an_agent_that_had_its_turns_is_truncated_and_graded():
     assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == ("truncated", 0.0, 1)
 
 
+@pytest.mark.parametrize("limit", [{"max_turns": 1}, {"max_context": 40}])
 @pytest.mark.parametrize("returned", ["", None, ("", 1.0)])
-async def test_what_an_agent_returns_at_its_limit_does_not_matter(returned: Any):
+async def test_an_agent_that_catches_its_limit_is_truncated_whatever_it_returns(returned: Any, limit: dict[str, int]):
     async def give_up(task: Task, endpoint: Endpoint) -> Any:
         try:
             return await talk(task, endpoint)
         except Exception:
             return returned
 
-    trajectory = await run_one(give_up, max_turns=1)
-    assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 0.0, 1)
+    trajectory = await run_one(give_up, **limit)
+    assert (trajectory.failure, trajectory.status, trajectory.reward) == (None, "truncated", 0.0)
+    assert len(trajectory.turns) == 1
 
 
 @pytest.mark.parametrize("limits", [{"max_new_tokens": 2}, {"room": 2}])

@@ -677,6 +677,9 @@ async def test_a_gateway_is_full_at_its_tokens_and_knows_what_was_finished_befor
     async with serve(model, options) as (gateway, one):
         await one.of("done").post("/v1/chat/completions", body, status=410)
         two = one.of("two")
+        prompt = {name: body[name] for name in ("model", "messages")}
+        counted = await two.post("/v1/messages/count_tokens", prompt)
+        assert (counted["input_tokens"] > 0, list(gateway._sessions)) == (True, []), "who counts tokens opens none"
         while gateway._sessions.get("one") is None or gateway._sessions["one"].kept_tokens <= 60:
             await one.post("/v1/chat/completions", body)
         refused = await two.post("/v1/chat/completions", body, status=503)

@@ -185,6 +185,9 @@ async def test_messages_before_the_question_are_sent_or_the_rollout_fails(tokeni
             assert "system\nOurs.\n\nBe  brief.<|im_end|>" in tokenizer.decode(done.turns[0].prompt_ids)
     command = load({"a": {"command": ["x"], "run": None, "reward": f"{HERE}.zero"}})
     assert SPEC.reading_options(command)["check"](task)[0] == "messages"
+    read = Task("1", "Who?", ("Bob",), context="Bob is the owner.")
+    assert SPEC.reading_options(command)["check"](read)[0] == "context"
+    assert SPEC.reading_options(recipe)["check"](read) is None
     assert SPEC.reading_options(command)["check"](Task("1", "Who?", ("Bob",))) is None
 
 

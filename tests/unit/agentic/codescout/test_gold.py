@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentic.codescout.gold import compare, main
+from agentic.codescout.gold import compare, find_changes, main
 from agentic.codescout.places import CodePlaces, read_answer, read_gold, score
 from core.data import read_tasks
 from core.types import Task
@@ -133,6 +133,23 @@ def test_a_row_of_swe_smith_becomes_the_broken_checkout_and_what_undoes_the_patc
     assert (folder / "shop/stock.py").read_text() == BEFORE["shop/stock.py"]
     assert not (folder / "shop/new.py").exists()
     assert read_gold(task.metadata["file_changes"]).functions == {f"shop/stock.py:{n}" for n in PLACES["functions"]}
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_renamed_file_is_named_as_it_was_and_counts_by_what_changes_in_it(tmp_path: Path, undone: bool) -> None:
+    source = "".join(f"def f{number}():\n    return {number}\n\n\n" for number in range(8))
+    files = {"a.py": source, "b.py": source.replace("return 3", "return 4")}
+    old, new = ("b.py", "a.py") if undone else ("a.py", "b.py")
+    git(tmp_path, "init", "-q")
+    first = commit(tmp_path, {old: files[old], "same.py": "B = 1\n"})
+    git(tmp_path, "rm", "-q", old)
+    git(tmp_path, "mv", "same.py", "moved.py")
+    between = [first, commit(tmp_path, {new: files[new]})]
+    patch = f"{git(tmp_path, 'diff', *(reversed(between) if undone else between))}\n"
+    assert patch.count("rename from") == 2
+    git(tmp_path, "checkout", "-q", first)
+    changes = {"edited_modules": [f"{old}:f3"], "edited_entities": [f"{old}:f3"]}
+    assert find_changes(tmp_path, patch, reverse=undone) == [{"file": old, "changes": changes}]
 
 
 def test_the_places_of_a_released_row_are_taken_as_they_are(tmp_path: Path, history: tuple[str, str, str]) -> None:

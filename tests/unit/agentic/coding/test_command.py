@@ -66,8 +66,10 @@ async def test_every_end_of_a_program_has_a_name_and_what_was_changed_is_graded(
     _, crashed = await play([REPAIR, call("bash", command="crash")])
     assert (crashed.log["end"], crashed.status, crashed.reward) == ("agent_failed", "truncated", 1.0)
     assert crashed.log["errors"] == "the agent has crashed\n"
-    _, full = await play([call("bash", command="seq 9999")], "coding.context_tokens=9000")
-    assert (full.log["end"], full.reward, full.log["verdict"]) == ("context_limit", 0.0, "tests_failed")
+    calm = ("sh", "-c", 'python3 -c "$0" "$1"; true', SCRIPT, "{statement}")  # ends with 0
+    for more in ({}, {"arguments": calm}):
+        _, full = await play([call("bash", command="seq 9999")], "coding.context_tokens=9000", **more)
+        assert (full.log["end"], full.reward, full.log["verdict"]) == ("context_limit", 0.0, "tests_failed")
     _, lost = await play([call("bash", command="rm -rf .git"), DONE])
     assert (lost.log["end"], lost.log["verdict"], lost.reward) == ("answered", "no_diff", 0.0)
     wordy = ["sh", "-c", 'python3 -c "$0" "$1"; yes', SCRIPT, "{statement}"]

@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -109,6 +111,14 @@ def test_our_layer_trains_every_token_once_in_the_context_that_the_engine_saw(
     printed = capsys.readouterr().out
     assert re.search(r"\| tokentrue \S+ \| 8 \| \d+ \| 100% \| 0 \| 0 \| 1.2 \|", printed)
     assert f"not run: rllm ({tmp_path / 'model'}): there is no" in printed
+
+
+def test_a_server_of_a_layer_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Mock()  # its thread ends at once
+    type(server).started = PropertyMock(side_effect=[False] * 100)
+    monkeypatch.setitem(sys.modules, "uvicorn", Mock(Server=Mock(return_value=server)))
+    with pytest.raises(RuntimeError, match="uvicorn did not start on port"):
+        layers.serve(None)
 
 
 def test_every_layer_has_an_environment() -> None:
