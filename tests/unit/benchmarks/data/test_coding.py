@@ -12,10 +12,10 @@ import pytest
 
 from agentic.coding.grading import grade
 from agentic.coding.records import read_task
-from benchmarks.data.coding import CODING_BENCHMARKS, MUTANTS, RIGHT_TRIES, convert_humanevalfix, convert_mbpp
+from benchmarks.data import coding
+from benchmarks.data.coding import CODING_BENCHMARKS, MUTANTS, convert_humanevalfix, convert_mbpp
 from benchmarks.data.sets import Located, read_benchmark
 from core.data.files import DataError, SourceLocation, write_records
-from core.sandbox import Sandbox, SandboxResult
 from core.sandbox.workspace import IsolatedWorkspace
 from core.types import Task
 
@@ -67,16 +67,12 @@ def test_a_record_that_proves_nothing_is_left_out_and_counted(change: dict[str, 
         list(convert_humanevalfix("p", _locate({**FIX, "test": "assert True"}), told))
 
 
-def test_a_right_function_that_stalls_on_a_busy_machine_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, stalls = Sandbox.run, iter(range(RIGHT_TRIES - 1))
-
-    async def stall(sandbox: Sandbox, code: str) -> SandboxResult:
-        if next(stalls, None) is None:
-            return await run(sandbox, code)
-        return SandboxResult("timeout", "", "", None, 5.0, "landlock")
-
-    monkeypatch.setattr(Sandbox, "run", stall)
-    assert len(list(convert_humanevalfix("humanevalfix-test", _locate(FIX), Counter()))) == 1
+def test_a_busy_machine_loses_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coding, "TEST_SECONDS", 0.5)
+    slept = {**FIX, "canonical_solution": f"    __import__('time').sleep(1)\n{FIX['canonical_solution']}"}
+    assert len(list(convert_humanevalfix("humanevalfix-test", _locate(slept), Counter()))) == 1
+    monkeypatch.setattr(coding, "RIGHT_CPU_S", 0.0)
+    assert not list(convert_humanevalfix("humanevalfix-test", _locate(slept), Counter()))
 
 
 def test_every_mutant_of_mbpp_fails_a_test_and_differs_in_one_place() -> None:
