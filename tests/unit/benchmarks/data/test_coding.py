@@ -12,6 +12,7 @@ import pytest
 
 from agentic.coding.grading import grade
 from agentic.coding.records import read_task
+from benchmarks.data import coding
 from benchmarks.data.coding import CODING_BENCHMARKS, MUTANTS, convert_humanevalfix, convert_mbpp
 from benchmarks.data.sets import Located, read_benchmark
 from core.data.files import DataError, SourceLocation, write_records
@@ -64,6 +65,14 @@ def test_a_record_that_proves_nothing_is_left_out_and_counted(change: dict[str, 
     assert told.total() == 1
     with pytest.raises(DataError, match=r"does not end with check\(last\)"):
         list(convert_humanevalfix("p", _locate({**FIX, "test": "assert True"}), told))
+
+
+def test_a_busy_machine_loses_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coding, "TEST_SECONDS", 0.5)
+    slept = {**FIX, "canonical_solution": f"    __import__('time').sleep(1)\n{FIX['canonical_solution']}"}
+    assert len(list(convert_humanevalfix("humanevalfix-test", _locate(slept), Counter()))) == 1
+    monkeypatch.setattr(coding, "RIGHT_CPU_S", 0.0)
+    assert not list(convert_humanevalfix("humanevalfix-test", _locate(slept), Counter()))
 
 
 def test_every_mutant_of_mbpp_fails_a_test_and_differs_in_one_place() -> None:
