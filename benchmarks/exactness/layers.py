@@ -66,8 +66,10 @@ def tokentrue(engine: str, folder: str, history: str = "sampled") -> Capture:
     command += ["--policy-url", f"vllm+{engine}", "--max-context", "65536", "--history", history]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    url = process.stdout.readline().split()[-1]
     atexit.register(process.terminate)
+    if not (told := process.stdout.readline().split()):
+        raise RuntimeError("the gateway did not start; it says why above")
+    url = told[-1]
 
     def capture(name: str, play: Play) -> list[Row]:
         play(ask_at(f"{url}/s/{name}/v1"))
