@@ -93,7 +93,8 @@ def find_changes(folder: Path, patch: str, *, reverse: bool = False) -> list[dic
         apply_patch(changed, patch, reverse=reverse)
         left = {path: changed / renamed.get(path, path) for path in before}
         after = {path: file.read_bytes() if file.is_file() else b"" for path, file in left.items()}
-    files = sorted(path for path in before if path.endswith(".py") and before[path] != after[path])
+    moved = {path for path in before if path in renamed and before[path] == after[path]}
+    files = sorted(path for path in before if path.endswith(".py") and path not in moved)
     return [{"file": path, "changes": compare(path, before[path], after[path])} for path in files]
 
 

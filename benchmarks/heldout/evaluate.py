@@ -206,7 +206,7 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
             labels=label_tasks(plan.labels, plan.tasks),
             notes={
                 "departures": [
-                    *([plan.chosen_by] if plan.chosen_by and cell.variant == "trained" else []),
+                    *([plan.chosen_by] if plan.chosen_by and cell.variant in ("trained", "trained-greedy") else []),
                     *describe_left_out(cell.data, values, plan.left_out),
                 ],
                 **({"question_ids": questions} if len(set(questions)) < len(questions) else {}),

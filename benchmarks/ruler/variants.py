@@ -7,6 +7,7 @@
 | untrained-greedy | the same | the same, at temperature 0 |
 | rejection | that one, trained on its own successes (core/train/rejection.py) | the same |
 | supervised | that one, trained on whole correct trajectories (agentic/memagent/gold.py) | the same |
+| trained-, rejection-, supervised-greedy | the same; only if --variants names them | the same, at temperature 0 |
 | full-context | the one evaluated | the whole document in one prompt, where all documents of the cell fit |
 | empty-document | the one evaluated | MemAgent's loop over one empty section: chance and prior knowledge |
 

@@ -194,7 +194,7 @@ class AgentMethod(Method):
         return Trajectory(
             task.task_id,
             finished.turns,
-            status="truncated" if failure is not None or outcome.truncated or cut else "completed",
+            status="truncated" if outcome.truncated or cut else "completed",
             reward=outcome.reward
             if self.grade is None
             else await call_reward(self.grade, outcome.task or task, outcome.answer),

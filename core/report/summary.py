@@ -52,7 +52,10 @@ from core.runs.health import FIXES
 from core.runs.run_folder import RunFolder, flatten, list_checkpoints
 from core.types import COUNTED_METRICS, PARTIAL_METRICS
 
-FIRST_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
+FIRST_VARIANTS = (
+    "trained", "trained-greedy", "untrained", "untrained-greedy",
+    "rejection", "rejection-greedy", "supervised", "supervised-greedy",
+)  # fmt: skip
 """These variants come first; the others follow by name."""
 
 REWARD_STEPS = 10
@@ -114,11 +117,11 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
 def list_older(
     folder: RunFolder, by_data: Mapping[str, Sequence[EvalResult]], trained: Mapping[int, Path | None]
 ) -> Iterator[str]:
-    """Say which results of `trained` are of another checkpoint of the run than the trained policy."""
-    for result in (result for results in by_data.values() for result in results if result.variant == "trained"):
+    """Say which results of `trained`, sampled or greedy, are of another checkpoint than the trained policy."""
+    for result in (r for results in by_data.values() for r in results if r.variant in ("trained", "trained-greedy")):
         now, evaluated = trained.get(result.seed), Path(result.model)
         if now is not None and evaluated.parts[:1] == (f"seed-{result.seed}",) and folder.path / evaluated != now:
-            name = f"{result.data}, trained: seed {result.seed}"
+            name = f"{result.data}, {result.variant}: seed {result.seed}"
             yield f"{name} was evaluated at {evaluated.name}, and has {now.name} now"
 
 

@@ -173,10 +173,12 @@ def test_what_was_evaluated_of_a_run_is_measured_by_what_has_trained(empty: RunF
         (empty.checkpoints_path(seed) / f"step-{step:06d}").mkdir(parents=True)
     for seed, step in ((0, 20), (1, 40)):
         model = f"seed-{seed}/checkpoints/step-{step:06d}"
-        empty.save_evaluation(result("trained", 0, [1.0], seed, "test", model=model))
+        for variant in ("trained", "trained-greedy"):
+            empty.save_evaluation(result(variant, 0, [1.0], seed, "test", model=model))
     assert build_summary(empty)["departures"] == [
-        "test, trained: seed 2 was not evaluated",
+        *(f"test, {variant}: seed 2 was not evaluated" for variant in ("trained", "trained-greedy")),
         "test, trained: seed 0 was evaluated at step-000020, and has step-000040 now",
+        "test, trained-greedy: seed 0 was evaluated at step-000020, and has step-000040 now",
     ]
 
 

@@ -141,15 +141,16 @@ def test_a_renamed_file_is_named_as_it_was_and_counts_by_what_changes_in_it(tmp_
     files = {"a.py": source, "b.py": source.replace("return 3", "return 4")}
     old, new = ("b.py", "a.py") if undone else ("a.py", "b.py")
     git(tmp_path, "init", "-q")
-    first = commit(tmp_path, {old: files[old], "same.py": "B = 1\n"})
-    git(tmp_path, "rm", "-q", old)
+    first = commit(tmp_path, {old: files[old], "same.py": "B = 1\n", "empty.py": ""})
+    git(tmp_path, "rm", "-q", old, "empty.py")
     git(tmp_path, "mv", "same.py", "moved.py")
     between = [first, commit(tmp_path, {new: files[new]})]
     patch = f"{git(tmp_path, 'diff', *(reversed(between) if undone else between))}\n"
     assert patch.count("rename from") == 2
     git(tmp_path, "checkout", "-q", first)
     changes = {"edited_modules": [f"{old}:f3"], "edited_entities": [f"{old}:f3"]}
-    assert find_changes(tmp_path, patch, reverse=undone) == [{"file": old, "changes": changes}]
+    removed = {"file": "empty.py", "changes": {level: [] for level in changes}}
+    assert find_changes(tmp_path, patch, reverse=undone) == [{"file": old, "changes": changes}, removed]
 
 
 def test_the_places_of_a_released_row_are_taken_as_they_are(tmp_path: Path, history: tuple[str, str, str]) -> None:

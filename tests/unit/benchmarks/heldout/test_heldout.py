@@ -104,9 +104,10 @@ async def test_scores_measures_labels_and_failures_of_every_task(setup):
 
 async def test_a_result_says_which_tasks_ask_one_question_and_that_they_chose_the_checkpoint(setup):
     tasks = [replace(task, metadata={"question_id": i // 2 if i < 4 else None}) for i, task in enumerate(TASKS)]
-    trained, untrained = await setup.evaluate({"trained": "green", "untrained": "blue"}, tasks=tasks, chosen_by="dev")
+    named = {"trained": "green", "trained-greedy": "green", "untrained": "blue"}
+    trained, greedy, untrained = await setup.evaluate(named, tasks=tasks, chosen_by="dev")
     assert trained.notes["question_ids"] == ["0", "0", "1", "1", "t4", "t5"]
-    assert (trained.notes["departures"], untrained.notes["departures"]) == (["dev"], [])
+    assert [each.notes["departures"] for each in (trained, greedy, untrained)] == [["dev"], ["dev"], []]
 
 
 async def test_every_trajectory_is_saved_beside_its_result(setup):
