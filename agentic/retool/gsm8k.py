@@ -15,6 +15,7 @@ import ast
 import asyncio
 import operator
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -193,7 +194,10 @@ def demonstrate(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iter
 def solve(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
     """Yield the turns of right rollouts of all tasks, for the supervised baseline."""
     check_tasks(recipe, tasks)
-    for turns in asyncio.run(play(recipe, tokenizer, tasks)):
+    played = asyncio.run(play(recipe, tokenizer, tasks))
+    if missed := len(tasks) - len(played):
+        print(f"note: data.train: {missed} of {len(tasks)} programs are not rewarded, and left out", file=sys.stderr)
+    for turns in played:
         yield from turns
 
 

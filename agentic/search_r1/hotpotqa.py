@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from agentic.search_r1.config import SearchR1Recipe
@@ -83,8 +84,8 @@ def find_paragraphs(task: Task) -> tuple[list[str], list[str]]:
     return gold, others
 
 
-def choose_tasks(recipe: SearchR1Recipe, tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks with fewer gold paragraphs than turns.
+def choose_tasks(recipe: SearchR1Recipe, tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks with fewer gold paragraphs than turns, and tell how many have more.
 
     Raises:
         RecipeError: there is none, or the policy would not read tags.
@@ -94,6 +95,8 @@ def choose_tasks(recipe: SearchR1Recipe, tasks: Iterable[Task]) -> list[Task]:
     chosen = [task for task in tasks if len(find_paragraphs(task)[0]) < recipe.search_r1.max_turns]
     if not chosen:
         raise RecipeError("search_r1.max_turns: no task of data.train has so few gold paragraphs. Fix: raise it")
+    if missed := len(tasks) - len(chosen):
+        print(f"note: data.train: {missed} of {len(tasks)} tasks need more turns, and are left out", file=sys.stderr)
     return chosen
 
 

@@ -27,6 +27,7 @@ from core.options import Share, argparse_type, show_errors
 from core.policy.server_process import Backend, serve
 from core.policy.servers import VLLM
 from core.report import print_summary, write_report
+from core.report.summary import MODEL_VARIANTS
 from core.rollout.method import MethodSpec
 from core.runs.run_folder import RunFolder
 from core.train.memory import settle_dtype
@@ -163,8 +164,6 @@ def lack_untrained(variant: str) -> EvaluationError:
 
 ON_REQUEST = ("trained-greedy", "rejection-greedy", "supervised-greedy")
 """Names the variants that only --variants asks for."""
-MODEL_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised", *ON_REQUEST)
-"""Names the variants that differ in their weights, or in their temperature: greedy is temperature 0."""
 
 
 @dataclass(frozen=True)

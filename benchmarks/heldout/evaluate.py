@@ -35,7 +35,6 @@ from statistics import fmean
 from pydantic import ValidationError
 
 from benchmarks.harness.command import (
-    MODEL_VARIANTS,
     EvalPlan,
     Evaluator,
     fill_defaults,
@@ -50,6 +49,7 @@ from benchmarks.harness.run import SCORES, Build, build_result, evaluate_cell, o
 from benchmarks.harness.samples import Samples, flat, measure_columns
 from core.config import Recipe
 from core.data.tasks import read_tasks
+from core.report.summary import MODEL_VARIANTS
 from core.rollout.method import method_spec
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult

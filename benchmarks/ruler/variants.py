@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, Style
 from agentic.memagent.rollout import MemAgent, answer_reward
-from benchmarks.harness.command import MODEL_VARIANTS
 from benchmarks.harness.run import ask_once
 from benchmarks.ruler.score import ReadAnswer, box_or_all
 from core.policy.base import Roles
+from core.report.summary import MODEL_VARIANTS
 from core.rewards.boxed import find_boxed
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, RolloutError

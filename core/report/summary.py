@@ -52,11 +52,11 @@ from core.runs.health import FIXES
 from core.runs.run_folder import RunFolder, flatten, list_checkpoints
 from core.types import COUNTED_METRICS, PARTIAL_METRICS
 
-FIRST_VARIANTS = (
-    "trained", "trained-greedy", "untrained", "untrained-greedy",
-    "rejection", "rejection-greedy", "supervised", "supervised-greedy",
-)  # fmt: skip
-"""These variants come first; the others follow by name."""
+MODEL_VARIANTS = tuple(
+    f"{model}{greedy}" for model in ("trained", "untrained", "rejection", "supervised") for greedy in ("", "-greedy")
+)
+"""Names the variants that differ in their weights, or in their temperature: greedy is temperature 0. In a table they
+come first; the others follow by name."""
 
 REWARD_STEPS = 10
 """The first and the last reward are means over so many steps, or over half of a shorter training."""
@@ -169,7 +169,7 @@ def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
         cells[result.variant][result.length].append(result)
     variants = {
         variant: {str(length): _summarize_cell(cells[variant][length]) for length in sorted(cells[variant])}
-        for variant in sorted(cells, key=lambda variant: (*(variant != first for first in FIRST_VARIANTS), variant))
+        for variant in sorted(cells, key=lambda variant: (*(variant != first for first in MODEL_VARIANTS), variant))
     }
     fits = {}
     for variant, lengths in variants.items():

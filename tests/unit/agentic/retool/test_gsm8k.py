@@ -94,11 +94,12 @@ def recipe(tmp_path: Path) -> Any:
     return SPEC.load("desk", [f"data.train={tmp_path / 'train.jsonl'}", *keys])
 
 
-def test_the_demonstrations_box_what_the_sandbox_printed(recipe: Any, tokenizer: Any) -> None:
+def test_the_demonstrations_box_what_the_sandbox_printed(recipe: Any, tokenizer: Any, capsys: Any) -> None:
     solve: Any = WORLD.solve
     right = Task("t", CLIPS.question, ("72",), metadata={"program": PROGRAM})
     wrong = Task("u", CLIPS.question, ("73",), metadata={"program": PROGRAM})
     first, last = list(solve(Random(0), recipe, tokenizer, [right, wrong]))
+    assert "1 of 2 programs are not rewarded" in capsys.readouterr().err
     write_jsonl(recipe.data.train, [right])
     assert next(WORLD.demonstrate(Random(0), recipe, tokenizer)) == [first, last]  # type: ignore[misc]
     assert tokenizer.decode(first[1]) == f"```python\n{PROGRAM}\n```\n```output"

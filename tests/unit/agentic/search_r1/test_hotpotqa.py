@@ -59,10 +59,13 @@ def test_the_annotator_asks_for_what_is_named_and_answers_when_he_has_read_it(
     assert read.count("Doc 2") == len(queries)  # another paragraph beside each
 
 
-def test_questions_with_more_gold_paragraphs_than_searches_are_left_out(recipe: Any, tokenizer: Any) -> None:
+def test_questions_with_more_gold_paragraphs_than_searches_are_left_out_and_counted(
+    recipe: Any, tokenizer: Any, capsys: Any
+) -> None:
     tasks = read_tasks(recipe.data.train, require_context=True)
     assert len(tasks) == 3
     assert len(list(WORLD.solve(Random(0), recipe, tokenizer, tasks))) == 3 + 2  # type: ignore[misc]
+    assert "1 of 3 tasks need more turns" in capsys.readouterr().err
     for turns in islice(WORLD.demonstrate(Random(0), recipe, tokenizer), 20):  # type: ignore[misc]
         assert "which of note g" not in tokenizer.decode(turns[0][0]).casefold()
     with pytest.raises(RecipeError, match=r"search_r1\.max_turns"):
