@@ -25,7 +25,15 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from core.gateway import openai_chat
 from core.gateway.bodies import read_text
 from core.gateway.history import Answer
-from core.gateway.messages import ContextFullError, MessageRole, WireCall, WireMessage, refuse, show_failure
+from core.gateway.messages import (
+    AgentRequest,
+    ContextFullError,
+    MessageRole,
+    WireCall,
+    WireMessage,
+    refuse,
+    show_failure,
+)
 from core.gateway.session import GatewaySession
 
 _ROLES: Mapping[str, MessageRole] = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
@@ -58,10 +66,14 @@ class SessionChatModel(BaseChatModel):
     async def _agenerate(
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **options: Any
     ) -> ChatResult:
-        request = openai_chat.read_request({"model": self.model, "stop": stop, **options})
-        read = tuple(_read_message(message, f"messages.{i}") for i, message in enumerate(messages))
+        def read() -> AgentRequest:
+            request = openai_chat.read_request({"model": self.model, "stop": stop, **options})
+            return replace(
+                request, messages=tuple(_read_message(each, f"messages.{i}") for i, each in enumerate(messages))
+            )
+
         try:
-            answer = await self.session.ask(replace(request, messages=read))
+            answer = await self.session.ask(read)
         except ContextFullError as error:
             raise ContextOverflowError(str(error)) from error
         return ChatResult(generations=[ChatGeneration(message=_write_message(answer))])

@@ -13,7 +13,7 @@ import json
 import time
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -243,9 +243,13 @@ class GatewaySession:
             self._running.discard(call)
             self._used_at = time.monotonic()  # it is not idle while the reply is being written
 
-    async def ask(self, request: AgentRequest) -> Answer:
-        """Answer a request of this process, which has the answer at once. A refusal is counted, as over HTTP."""
+    async def ask(self, read: Callable[[], AgentRequest]) -> Answer:
+        """Answer the request of this process that `read` returns, which has the answer at once.
+
+        A refusal is counted, as over HTTP, also one of what `read` finds.
+        """
         try:
+            request = read()
             over_http = {"n": request.n > 1, "return_token_ids": request.wants_ids, "logprobs": request.wants_logprobs}
             if refused := [name for name, is_asked in over_http.items() if is_asked]:
                 raise refuse(refused[0], "is served over HTTP alone")

@@ -66,19 +66,21 @@ class SessionModel(Model):
         **_: Any,
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield the events of one answer."""
-        if tool_choice and "auto" not in tool_choice:
-            raise refuse("tool_choice", f"{json.dumps(tool_choice)} {FORCED}; only auto")
-        read = [WireMessage("system", system_prompt)] if system_prompt else []
-        for i, message in enumerate(messages):
-            read += _read_message(message, f"messages.{i}")
-        tools = tuple(
-            ToolSchema(spec["name"], spec["description"], spec["inputSchema"]["json"], bool(spec.get("strict")))
-            for spec in tool_specs or ()
-        )
-        config = self._config
-        request = AgentRequest(config["model_id"], tuple(read), tools, max_tokens=config["max_tokens"])
+
+        def read() -> AgentRequest:
+            if tool_choice and "auto" not in tool_choice:
+                raise refuse("tool_choice", f"{json.dumps(tool_choice)} {FORCED}; only auto")
+            said = [WireMessage("system", system_prompt)] if system_prompt else []
+            for i, message in enumerate(messages):
+                said += _read_message(message, f"messages.{i}")
+            tools = tuple(
+                ToolSchema(spec["name"], spec["description"], spec["inputSchema"]["json"], bool(spec.get("strict")))
+                for spec in tool_specs or ()
+            )
+            return AgentRequest(self._config["model_id"], tuple(said), tools, max_tokens=self._config["max_tokens"])
+
         try:
-            answer = await self._session.ask(request)
+            answer = await self._session.ask(read)
         except ContextFullError as error:
             raise ContextWindowOverflowException(str(error)) from error
         try:

@@ -151,7 +151,7 @@ async def test_a_langgraph_agent_ends_at_the_limit_of_turns_and_cannot_force_a_c
         await model.bind_tools([search], tool_choice="required").ainvoke(QUESTION)
     with pytest.raises(GatewayError, match="1 turns"):
         await run_langgraph(model)
-    assert session.counters["refused_turn_limit"] == 1
+    assert session.counters["refused_bad_request"] == session.counters["refused_turn_limit"] == 1
     with pytest.raises(NotImplementedError, match="ainvoke"):
         model.invoke(QUESTION)
 
@@ -166,6 +166,6 @@ async def test_a_strands_agent_ends_at_the_limit_of_turns_and_cannot_force_a_cal
         await anext(model.stream([], tool_choice={"any": {}}))
     with pytest.raises(Exception, match="1 turns"):
         await run_strands(model)
-    assert session.counters["refused_turn_limit"] == 1
+    assert session.counters["refused_bad_request"] == session.counters["refused_turn_limit"] == 1
     with pytest.raises(ValueError, match="top_p"):
         model.update_config(top_p=1)

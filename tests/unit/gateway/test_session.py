@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -163,13 +164,13 @@ async def test_roles_come_from_the_models_name():
     policies = dict.fromkeys(("policy", "judge", "titles"), model.policy)
     session = open_to(policies, model.tokenizer, model_roles={"claude-haiku-*": "titles"})
     for name in ("policy", "gpt-5", "frozen:judge", "claude-haiku-4", "frozen:policy"):
-        await session.ask(AgentRequest(name, (WireMessage("user", name),)))
+        await session.ask(partial(AgentRequest, name, (WireMessage("user", name),)))
     turns = session.finish().turns
     assert [(turn.role, turn.trained) for turn in turns] == [
         ("policy", True), ("policy", True), ("judge", False), ("titles", False), ("policy", False),
     ]  # fmt: skip
     with pytest.raises(GatewayError, match="no role 'expert'"):
-        await open_session(model).ask(AgentRequest("frozen:expert", (WireMessage("user", "x"),)))
+        await open_session(model).ask(lambda: AgentRequest("frozen:expert", (WireMessage("user", "x"),)))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +317,7 @@ async def test_a_retry_throws_away_no_answer_that_was_continued():
 async def test_what_only_a_reply_over_http_has_is_refused_in_this_process(field: str, value: object):
     _, session, messages = begin()
     with pytest.raises(GatewayError, match="is served over HTTP alone"):
-        await session.ask(AgentRequest("policy", tuple(messages), **{field: value}))
+        await session.ask(lambda: AgentRequest("policy", tuple(messages), **{field: value}))
     assert session.counters == {"refused_bad_request": 1}
 
 
