@@ -27,8 +27,8 @@ from core.options import Share, argparse_type, show_errors
 from core.policy.server_process import Backend, serve
 from core.policy.servers import VLLM
 from core.report import print_summary, write_report
-from core.report.summary import MODEL_VARIANTS
 from core.rollout.method import MethodSpec
+from core.runs.evaluation import MODEL_VARIANTS
 from core.runs.run_folder import RunFolder
 from core.train.memory import settle_dtype
 from core.types import Sampling

@@ -49,10 +49,9 @@ from benchmarks.harness.run import SCORES, Build, build_result, evaluate_cell, o
 from benchmarks.harness.samples import Samples, flat, measure_columns
 from core.config import Recipe
 from core.data.tasks import read_tasks
-from core.report.summary import MODEL_VARIANTS
 from core.rollout.method import method_spec
 from core.rollout.roles import open_roles
-from core.runs.evaluation import EvalResult
+from core.runs.evaluation import MODEL_VARIANTS, EvalResult
 from core.train import open_frozen_model
 from core.types import Task
 from core.worlds import World, find_world

@@ -28,10 +28,10 @@ from agentic.memagent.rollout import MemAgent, answer_reward
 from benchmarks.harness.run import ask_once
 from benchmarks.ruler.score import ReadAnswer, box_or_all
 from core.policy.base import Roles
-from core.report.summary import MODEL_VARIANTS
 from core.rewards.boxed import find_boxed
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, RolloutError
+from core.runs.evaluation import MODEL_VARIANTS
 from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text
 from core.types import Sampling, Task, Trajectory
 

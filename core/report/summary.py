@@ -46,17 +46,11 @@ from pathlib import Path
 from typing import Any
 
 from core.report.stats import difference_ci, fit_retention, mean_ci, paired_ci
-from core.runs.evaluation import EvalResult
+from core.runs.evaluation import MODEL_VARIANTS, EvalResult
 from core.runs.files import Record
 from core.runs.health import FIXES
 from core.runs.run_folder import RunFolder, flatten, list_checkpoints
 from core.types import COUNTED_METRICS, PARTIAL_METRICS
-
-MODEL_VARIANTS = tuple(
-    f"{model}{greedy}" for model in ("trained", "untrained", "rejection", "supervised") for greedy in ("", "-greedy")
-)
-"""Names the variants that differ in their weights, or in their temperature: greedy is temperature 0. In a table they
-come first; the others follow by name."""
 
 REWARD_STEPS = 10
 """The first and the last reward are means over so many steps, or over half of a shorter training."""

@@ -48,6 +48,11 @@ from core.runs.files import write_json
 
 Name = Annotated[str, Field(min_length=1)]
 Score = Annotated[float, Field(ge=0, le=1)]
+MODEL_VARIANTS = tuple(
+    f"{model}{greedy}" for model in ("trained", "untrained", "rejection", "supervised") for greedy in ("", "-greedy")
+)
+"""Names the variants that differ in their weights, or in their temperature: greedy is temperature 0. Reports show them
+first."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))

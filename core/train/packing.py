@@ -24,6 +24,7 @@ from torch import Tensor
 from core.engine.scores import Scores, attend_by_scores
 from core.engine.states import Advance, Recurrence, State
 from core.engine.varlen import VarlenCall, find_dtype, has_varlen
+from core.train.products import ProductAttention
 from core.types import Row
 
 MIN_SHARED = 16
@@ -363,11 +364,17 @@ class _PaddedBucket:
         key_NS = torch.where(key_S < root_length_N1, root_start_N1 + key_S, start_N1 - root_length_N1 + key_S)
         self.key_NS = torch.where(key_S < keys_N1, key_NS, 0)
         self.root_length_N1, self.last_N1 = root_length_N1, keys_N1 - 1
-        self.bias_N1LS: Tensor | None = None  # what is added to the scores; none where plain causal attention is right
-        if segments[0].root_length:
+        self.longest_root = int(root_length_N1.max())
+        self.bias_N1LS: Tensor | None = None
+
+    def make_bias(self, dtype: torch.dtype) -> Tensor:
+        """Return what is added to the scores, [N, 1, L, S]; all layers share it."""
+        if self.bias_N1LS is None or self.bias_N1LS.dtype != dtype:
             # A query sees the keys up to itself, so a query that is not padding never sees padding.
-            hidden_NLS = self.measure_distances() < 0
-            self.bias_N1LS = torch.zeros(hidden_NLS.shape, device=device).masked_fill_(hidden_NLS, -math.inf)[:, None]
+            hidden_N1LS = self.measure_distances()[:, None] < 0
+            zeros_N1LS = torch.zeros(hidden_N1LS.shape, device=hidden_N1LS.device, dtype=dtype)
+            self.bias_N1LS = zeros_N1LS.masked_fill_(hidden_N1LS, -math.inf)
+        return self.bias_N1LS
 
     def measure_distances(self) -> Tensor:
         """Return how far before a query of its row each key stands, [N, L, S]. Query l is token root_length + l.
@@ -389,10 +396,16 @@ class _PaddedBucket:
         q_NHLD, k_NKSD, v_NKSD = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q_XHD, k_YKD, v_YKD))
         if scores is not None:
             return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD, self.distance_NLS).transpose(1, 2)
-        grouped = q_NHLD.shape[1] != k_NKSD.shape[1]
-        causal = self.bias_N1LS is None
-        if self.bias_N1LS is not None and self.bias_N1LS.dtype != q_XHD.dtype:
-            self.bias_N1LS = self.bias_N1LS.to(q_XHD.dtype)  # once, for all layers
+        if q_XHD.dtype == torch.bfloat16 and q_XHD.device.type == "cpu":
+            bias_N1LS = self.make_bias(q_XHD.dtype)
+            out_NHLD = ProductAttention.apply(q_NHLD, k_NKSD, v_NKSD, bias_N1LS, self.longest_root)
+            return out_NHLD.transpose(1, 2)
+        grouped, causal = q_NHLD.shape[1] != k_NKSD.shape[1], not self.longest_root
         return F.scaled_dot_product_attention(
-            q_NHLD, k_NKSD, v_NKSD, attn_mask=self.bias_N1LS, is_causal=causal, enable_gqa=grouped
+            q_NHLD,
+            k_NKSD,
+            v_NKSD,
+            attn_mask=None if causal else self.make_bias(q_XHD.dtype),
+            is_causal=causal,
+            enable_gqa=grouped,
         ).transpose(1, 2)
