@@ -363,8 +363,10 @@ class _PaddedBucket:
         # The keys are the tokens of the row: first its root's, then the branch's own.
         key_NS = torch.where(key_S < root_length_N1, root_start_N1 + key_S, start_N1 - root_length_N1 + key_S)
         self.key_NS = torch.where(key_S < keys_N1, key_NS, 0)
-        self.root_length_N1, self.last_N1 = root_length_N1, keys_N1 - 1
-        self.longest_root = int(root_length_N1.max())
+        # The last key that a query sees: itself. Query l is token root_length + l of its row. A query that is padding
+        # stands where the last one does: behind a window that hides all keys, it would be NaN.
+        self.last_NL = torch.minimum(root_length_N1 + query_L, keys_N1 - 1)
+        self.causal = not segments[0].root_length
         self.bias_N1LS: Tensor | None = None
 
     def make_bias(self, dtype: torch.dtype) -> Tensor:
@@ -377,12 +379,8 @@ class _PaddedBucket:
         return self.bias_N1LS
 
     def measure_distances(self) -> Tensor:
-        """Return how far before a query of its row each key stands, [N, L, S]. Query l is token root_length + l.
-
-        A query that is padding stands where the last one does: behind a window that hides all keys, it would be NaN.
-        """
-        query_L, key_S = (torch.arange(x.shape[1], device=x.device) for x in (self.query_NL, self.key_NS))
-        return torch.minimum(self.root_length_N1 + query_L, self.last_N1)[:, :, None] - key_S
+        """Return how far before a query of its row each key stands, [N, L, S]."""
+        return self.last_NL[:, :, None] - torch.arange(self.key_NS.shape[1], device=self.key_NS.device)
 
     @cached_property
     def distance_NLS(self) -> Tensor:
@@ -397,15 +395,8 @@ class _PaddedBucket:
         if scores is not None:
             return attend_by_scores(scores, q_NHLD, k_NKSD, v_NKSD, self.distance_NLS).transpose(1, 2)
         if q_XHD.dtype == torch.bfloat16 and q_XHD.device.type == "cpu":
-            bias_N1LS = self.make_bias(q_XHD.dtype)
-            out_NHLD = ProductAttention.apply(q_NHLD, k_NKSD, v_NKSD, bias_N1LS, self.longest_root)
-            return out_NHLD.transpose(1, 2)
-        grouped, causal = q_NHLD.shape[1] != k_NKSD.shape[1], not self.longest_root
+            return ProductAttention.apply(q_NHLD, k_NKSD, v_NKSD, self.last_NL[:, None]).transpose(1, 2)
+        grouped, mask_N1LS = q_NHLD.shape[1] != k_NKSD.shape[1], None if self.causal else self.make_bias(q_XHD.dtype)
         return F.scaled_dot_product_attention(
-            q_NHLD,
-            k_NKSD,
-            v_NKSD,
-            attn_mask=None if causal else self.make_bias(q_XHD.dtype),
-            is_causal=causal,
-            enable_gqa=grouped,
+            q_NHLD, k_NKSD, v_NKSD, attn_mask=mask_N1LS, is_causal=self.causal, enable_gqa=grouped
         ).transpose(1, 2)
