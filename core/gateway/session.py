@@ -244,9 +244,9 @@ class GatewaySession:
             self._used_at = time.monotonic()  # it is not idle while the reply is being written
 
     async def ask(self, read: Callable[[], AgentRequest]) -> Answer:
-        """Answer the request of this process that `read` returns, which has the answer at once.
+        """Answer the request that `read` returns, of an agent in this process, which has the answer at once.
 
-        A refusal is counted, as over HTTP, also one of what `read` finds.
+        A refusal is counted, as over HTTP, also one that `read` raises.
         """
         try:
             request = read()
