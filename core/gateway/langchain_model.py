@@ -68,9 +68,8 @@ class SessionChatModel(BaseChatModel):
     ) -> ChatResult:
         def read() -> AgentRequest:
             request = openai_chat.read_request({"model": self.model, "stop": stop, **options})
-            return replace(
-                request, messages=tuple(_read_message(each, f"messages.{i}") for i, each in enumerate(messages))
-            )
+            said = tuple(_read_message(message, f"messages.{i}") for i, message in enumerate(messages))
+            return replace(request, messages=said)
 
         try:
             answer = await self.session.ask(read)
