@@ -284,7 +284,7 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkey
     ("call", "message"),
     [
         ("memagent --run RUN", "no checkpoint. Train seed 3 first"),
-        ("memagent --run RUN --variants dearest", "unknown variant 'dearest'; memagent has: trained, untrained"),
+        ("memagent --run RUN --variants dearest", "unknown variant 'dearest'; memagent has: trained, trained-greedy"),
         ("memagent --model M --policy-key-file key", "--policy-key-file goes with --policy-url"),
         ("memagent --model M --variants untrained", "that training started from: --untrained"),
         ("memgent --run RUN", "no method 'memgent'.*agentflow, codescout, coding, compaction, memagent"),
