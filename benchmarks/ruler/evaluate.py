@@ -6,10 +6,11 @@
     tokentrue evaluate ruler --preset published --model ID_OR_PATH --data FOLDER     # MemAgent's eval_N.json
     tokentrue evaluate ruler --preset published --model ID_OR_PATH --task ruler-10 --essays FOLDER
 
-Variants are explained in variants.py. There is one result per variant, length and seed. Each sample is recorded as
-it ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more --tasks add to
-what is there. The preset `published` is MemAgent's own evaluation (arXiv 2507.02259, taskutils/memory_eval). A score
-stands beside the published one of the same model only under it; benchmarks/ruler/published.py computes what differs.
+Variants are explained in variants.py. There is one result per variant, length and seed. Each call and each sample is
+kept as it ends (benchmarks/harness/calls.py, samples.py): the same command continues where a killed one stopped, and
+more --tasks add to what is there. The preset `published` is MemAgent's own evaluation (arXiv 2507.02259,
+taskutils/memory_eval). A score stands beside the published one of the same model only under it;
+benchmarks/ruler/published.py computes what differs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
+from benchmarks.harness.calls import KeptCalls, calls_path
 from benchmarks.harness.command import (
     EvalPlan,
     Evaluator,
@@ -46,7 +48,7 @@ from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_o
 from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
 from core.data.files import DataError
 from core.runs.evaluation import EvalResult, file_name
-from core.runs.files import Record
+from core.runs.files import JsonlLog, Record
 from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, encode_text
@@ -217,14 +219,16 @@ async def evaluate(plan: RulerPlan) -> None:
                 "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
             )
         read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
+        calls = calls_path(folder, cell)
         await evaluate_cell(
             cell,
             tasks,
             folder,
-            partial(open_reader, reader, models, cell, context),
+            partial(open_reader, reader, models, cell, context, calls),
             partial(ruler_result, tasks, read),
             partial(grade, reader),
         )
+        calls.unlink(missing_ok=True)
     save_averages(folder, plan.data.keys())
 
 
@@ -274,10 +278,16 @@ def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:
 
 
 @asynccontextmanager
-async def open_reader(reader: Reader, models: EvalModels, cell: EvalCell, context: int) -> AsyncIterator[OpenVariant]:
-    """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens."""
+async def open_reader(
+    reader: Reader, models: EvalModels, cell: EvalCell, context: int, calls: Path
+) -> AsyncIterator[OpenVariant]:
+    """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens, kept in `calls`."""
     async with models.policy(cell.model_path, context) as policy:
-        yield OpenVariant(reader, {"policy": policy}, models.tokenizer(cell.model_path))
+        with closing(JsonlLog(calls)) as log:
+            kept = KeptCalls(policy, log, cell)
+            yield OpenVariant(reader, {"policy": kept}, models.tokenizer(cell.model_path))
+        if kept.taken_up:
+            print(f"note: {cell}: {kept.taken_up:,} calls of a killed process were taken up, `seconds` lacks them")
 
 
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:

@@ -117,6 +117,39 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
     assert (empty.turns, empty.document_tokens, empty.scores["official"]) == ([2] * 6, [0] * 6, [0.0] * 6)
 
 
+async def test_a_killed_evaluation_makes_no_finished_call_again(tokenizer, model, tmp_path, short, capsys):
+    class Killed(BaseException):
+        pass
+
+    def die_at(last: int) -> tuple[Respond, list[tuple[int, ...]]]:
+        respond, prompts = needle_reader(tokenizer), list[tuple[int, ...]]()
+
+        def count(prompt_ids: tuple[int, ...], sampling: Sampling) -> Any:
+            prompts.append(prompt_ids)
+            if len(prompts) > last:
+                raise Killed
+            return respond(prompt_ids, sampling)
+
+        return count, prompts
+
+    def open_folder(name: str) -> RunFolder:
+        return RunFolder.create(tmp_path / name, {"method": "memagent", "preset": "tiny"})
+
+    whole, all_prompts = die_at(10_000)
+    expected = await run(ScriptedModels(whole), open_folder("whole"), model, short, variants=("trained",))
+    killed = open_folder("killed")
+    with pytest.raises(Killed):  # four documents are read side by side, and none of them has ended
+        await run(ScriptedModels(die_at(11)[0]), killed, model, short, variants=("trained",))
+    assert not list(killed.evaluation_path.glob("*.gz"))
+    respond, prompts = die_at(10_000)
+    found = await run(ScriptedModels(respond), killed, model, short, variants=("trained",))
+    assert len(prompts) == len(all_prompts) - 11
+    assert "11 calls of a killed process were taken up" in capsys.readouterr().out
+    (ours, theirs) = (replace(cells["trained", 448, 0], seconds=0.0, notes={}) for cells in (found, expected))
+    assert ours == theirs
+    assert not list(killed.evaluation_path.glob(".*.calls.jsonl"))
+
+
 async def test_each_task_has_its_own_scores(tokenizer, model, folder, short):
     """A longer word that contains the answer is right for the official substring match, wrong for the strict one."""
     tasks = list(short.tasks(448, 0, 6))
