@@ -83,7 +83,7 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
         # The official evaluation has no limit on chunks either.
         section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
         recipe = recipe.model_copy(update={"memagent": section})
-    models = EvalModels.from_options(options, recipe)
+    models = EvalModels.from_options(options, recipe, "ruler")
     named = {seed: {variant: target.model(seed, variant) for variant in variants} for seed in target.models}
     published = recipe.preset == "published"
     tasks = options.tasks or (recipe.run.eval_tasks if published else None)
