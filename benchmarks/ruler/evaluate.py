@@ -42,10 +42,12 @@ from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell, poo
 from benchmarks.harness.samples import Samples, flat
 from benchmarks.ruler.eval_data import EvalData, file_data, official_data, ruler_data
 from benchmarks.ruler.generate import parse_length
+from benchmarks.ruler.hqa import read_hotpotqa
 from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol
 from benchmarks.ruler.score import score
 from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_options, read_task_options
 from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
+from core.data import read_tasks
 from core.data.files import DataError
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import JsonlLog, Record
@@ -97,6 +99,10 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     for each, length in ((data, length) for data in chosen for length in data.lengths):
         if math.isfinite(most := each.available(length)):
             tell_all_taken(f"{each.name} at length {length}", int(most), options.tasks)
+    if options.run is not None:
+        for line in list_trained(recipe.data.train, options, chosen, tasks):
+            print(f"note: {line}")
+            save_published(folder, (), [line])
     if options.window and "full-context" not in variants:
         raise EvaluationError(f"--window is for the variant full-context; the variants are {', '.join(variants)}")
     window = Window(*options.window) if options.window else WINDOW if published else None
@@ -116,6 +122,23 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     ]
     plan = RulerPlan(folder, models, cells, recipe.memagent, {data.name: data for data in chosen}, window)
     return compare_with_published(plan, options.published_as)
+
+
+def list_trained(
+    train: str, options: argparse.Namespace, chosen: Sequence[EvalData], tasks: int | None
+) -> Iterator[str]:
+    """Say how many tasks of a file were trained on, and how many questions whose paragraphs may be distractors."""
+    found = {path: {item.source_id for item in read_hotpotqa(path)} for path in [options.hotpotqa] if path}
+    for data in chosen if Path(options.data).is_file() else ():
+        taken = (data.tasks(length, 0, count_tasks(data, tasks, length)) for length in data.lengths)
+        found[options.data] = {task.task_id for each in taken for task in each}
+    if not found or not Path(train).is_file():
+        return
+    trained = {task.task_id for task in read_tasks(train)}
+    for path, ids in found.items():
+        if known := len(ids & trained):
+            what = "are evaluated" if path == options.data else "have their paragraphs among the distractors"
+            yield f"{path}: {known:,} of {len(ids):,} questions {what}, and the run was trained on them"
 
 
 def compare_with_published(plan: RulerPlan, published_as: str | None) -> RulerPlan:
