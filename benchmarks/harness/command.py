@@ -59,7 +59,7 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "temperature": {"type": temperature, "default": 0.7},
         "top_p": {"type": share, "default": 0.95},
         "retry_failed": {"action": "store_true", "help": "sample again what failed, such as with a dead server"},
-        "accept_changes": {"action": "store_true", "help": "go on although the method's code has changed"},
+        "accept_changes": {"action": "store_true", "help": "go on although code has changed"},
         "concurrency": {"type": positive, "default": 16, "metavar": "N", "help": "samples at once"},
         "deadline": {"type": seconds, "default": 3600.0, "metavar": "SECONDS", "help": "for each sample"},
         "kv_tokens": {"type": positive, "metavar": "N", "help": "at most so many tokens in the KV cache"},

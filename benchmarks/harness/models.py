@@ -36,6 +36,9 @@ MODELS_IN_MEMORY = 2
 DIGEST_PARTS = 256
 """Parts of 4 KiB of each file of weights: a second for the largest models, and training changes every part."""
 
+NO_CONDITION = ("__init__", "evaluate", "published")
+"""Names files of a benchmark that no score follows from: its command, and what was published."""
+
 
 @dataclass
 class EvalModels:
@@ -57,24 +60,32 @@ class EvalModels:
     """Holds the key of the servers."""
     code: Mapping[str, str] = field(default_factory=dict)
     """Holds the digest of each file of the method and of the recipe's functions."""
+    own_code: Mapping[str, str] = field(default_factory=dict)
+    """Holds that of each file of the benchmark which makes its tasks, prompts and scores."""
     _tokenizers: dict[str, Tokenizer] = field(default_factory=dict, init=False)
     _networks: dict[str, CausalLM] = field(default_factory=dict, init=False)
 
     @classmethod
-    def from_options(cls, options: argparse.Namespace, recipe: Recipe, **limits: Any) -> EvalModels:
+    def from_options(
+        cls, options: argparse.Namespace, recipe: Recipe, benchmark: str | None = None, **limits: Any
+    ) -> EvalModels:
         """Return the models of a command: --policy-url names a server, --serve will start one.
 
+        `benchmark` names the folder of what makes tasks, prompts and scores, where the method's own does not.
         With --accept-changes they do not tell their code, and so go on with samples of any other.
         """
         asked = {name: getattr(options, name) for name in ("concurrency", "kv_tokens", "context") if name in options}
         spec = method_spec(getattr(options, "method", recipe.method))
         code = {} if options.accept_changes else list_code(spec.presets.parent, recipe)
+        files = sorted((Path(__file__).parents[1] / benchmark).iterdir()) if benchmark and code else ()
+        own = [path for path in files if path.suffix in (".py", ".yaml", ".json") and path.stem not in NO_CONDITION]
         return cls(
             recipe,
             urls={options.model: options.policy_url} if options.policy_url else {},
             to_serve=options.model if options.serve else None,
             key_file=options.policy_key_file,
             code={name.removeprefix(CODE): hash_file(path)["sha256"][:12] for name, path in code.items()},
+            own_code={path.name: hash_file(path)["sha256"][:12] for path in own},
             **{**asked, **limits},
         )
 
@@ -96,9 +107,9 @@ class EvalModels:
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
         """Return a cell that `model` is evaluated in.
 
-        Its settings name the method's code, the model's weights, tokenizer and chat template, the weights of the roles
-        (of one behind a server the model that this says it holds), and what `--set` has changed of the model of a run.
-        In a folder that is no run they name the number format of a model loaded here.
+        Its settings name the code of method and benchmark, the model's weights, tokenizer and chat template, the
+        weights of the roles (of one behind a server the model that this says it holds), and what `--set` has changed of
+        the model of a run. In a folder that is no run they name the number format of a model loaded here.
         """
         served = model in (*self.urls, self.to_serve)
         path, roles = Path(model), self.recipe.roles
@@ -111,6 +122,7 @@ class EvalModels:
         own = own if isinstance(own, Mapping) else now  # a folder that is no run names its model alone
         found = {
             "code": self.code,
+            "code_of_benchmark": self.own_code,
             "weights": weights_digest(model),
             "tokenizer": weights_digest(model, SMALL_FILES),
             "role_weights": of_roles,

@@ -65,7 +65,7 @@ def plan_file(
         "recipe": drop_ports(recipe.model_dump(mode="json", include=set(sections))),
     }
     folder = create_folder(options, f"{options.protocol}-{Path(options.model).name}", settings)
-    models = EvalModels.from_options(options, recipe)
+    models = EvalModels.from_options(options, recipe, benchmark)
     cells = [
         models.make_cell(
             folder,

@@ -23,7 +23,10 @@ class EvaluationError(RuntimeError):
     """An evaluation that cannot be run as asked; the message says why and what to do."""
 
 
-LATER = {f"settings.{name}" for name in ("tokenizer", "dtype", "weights", "role_weights", "code", "problems")}
+LATER = {
+    f"settings.{name}"
+    for name in ("tokenizer", "dtype", "weights", "role_weights", "code", "code_of_benchmark", "problems")
+}
 """Names the conditions that not every result tells: one of an earlier version does not, nor one of a server."""
 
 SERVED = "served model of "

@@ -6,10 +6,11 @@
     tokentrue evaluate ruler --preset published --model ID_OR_PATH --data FOLDER     # MemAgent's eval_N.json
     tokentrue evaluate ruler --preset published --model ID_OR_PATH --task ruler-10 --essays FOLDER
 
-Variants are explained in variants.py. There is one result per variant, length and seed. Each sample is recorded as
-it ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more --tasks add to
-what is there. The preset `published` is MemAgent's own evaluation (arXiv 2507.02259, taskutils/memory_eval). A score
-stands beside the published one of the same model only under it; benchmarks/ruler/published.py computes what differs.
+Variants are explained in variants.py. There is one result per variant, length and seed. Each call and each sample is
+kept as it ends (benchmarks/harness/calls.py, samples.py): the same command continues where a killed one stopped, and
+more --tasks add to what is there. The preset `published` is MemAgent's own evaluation (arXiv 2507.02259,
+taskutils/memory_eval). A score stands beside the published one of the same model only under it;
+benchmarks/ruler/published.py computes what differs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
+from benchmarks.harness.calls import KeptCalls, calls_path
 from benchmarks.harness.command import (
     EvalPlan,
     Evaluator,
@@ -40,13 +42,15 @@ from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell, poo
 from benchmarks.harness.samples import Samples, flat
 from benchmarks.ruler.eval_data import EvalData, file_data, official_data, ruler_data
 from benchmarks.ruler.generate import parse_length
+from benchmarks.ruler.hqa import read_hotpotqa
 from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol
 from benchmarks.ruler.score import score
 from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_options, read_task_options
 from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
+from core.data import read_tasks
 from core.data.files import DataError
 from core.runs.evaluation import EvalResult, file_name
-from core.runs.files import Record
+from core.runs.files import JsonlLog, Record
 from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import Tokenizer, encode_text
@@ -81,7 +85,7 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
         # The official evaluation has no limit on chunks either.
         section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
         recipe = recipe.model_copy(update={"memagent": section})
-    models = EvalModels.from_options(options, recipe)
+    models = EvalModels.from_options(options, recipe, "ruler")
     named = {seed: {variant: target.model(seed, variant) for variant in variants} for seed in target.models}
     published = recipe.preset == "published"
     tasks = options.tasks or (recipe.run.eval_tasks if published else None)
@@ -95,6 +99,10 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     for each, length in ((data, length) for data in chosen for length in data.lengths):
         if math.isfinite(most := each.available(length)):
             tell_all_taken(f"{each.name} at length {length}", int(most), options.tasks)
+    if options.run is not None:
+        for line in list_trained(recipe.data.train, options, chosen, tasks):
+            print(f"note: {line}")
+            save_published(folder, (), [line])
     if options.window and "full-context" not in variants:
         raise EvaluationError(f"--window is for the variant full-context; the variants are {', '.join(variants)}")
     window = Window(*options.window) if options.window else WINDOW if published else None
@@ -114,6 +122,23 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     ]
     plan = RulerPlan(folder, models, cells, recipe.memagent, {data.name: data for data in chosen}, window)
     return compare_with_published(plan, options.published_as)
+
+
+def list_trained(
+    train: str, options: argparse.Namespace, chosen: Sequence[EvalData], tasks: int | None
+) -> Iterator[str]:
+    """Say how many tasks of a file were trained on, and how many questions whose paragraphs may be distractors."""
+    found = {path: {item.source_id for item in read_hotpotqa(path)} for path in [options.hotpotqa] if path}
+    for data in chosen if Path(options.data).is_file() else ():
+        taken = (data.tasks(length, 0, count_tasks(data, tasks, length)) for length in data.lengths)
+        found[options.data] = {task.task_id for each in taken for task in each}
+    if not found or not Path(train).is_file():
+        return
+    trained = {task.task_id for task in read_tasks(train)}
+    for path, ids in found.items():
+        if known := len(ids & trained):
+            what = "are evaluated" if path == options.data else "have their paragraphs among the distractors"
+            yield f"{path}: {known:,} of {len(ids):,} questions {what}, and the run was trained on them"
 
 
 def compare_with_published(plan: RulerPlan, published_as: str | None) -> RulerPlan:
@@ -217,14 +242,16 @@ async def evaluate(plan: RulerPlan) -> None:
                 "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
             )
         read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
+        calls = calls_path(folder, cell)
         await evaluate_cell(
             cell,
             tasks,
             folder,
-            partial(open_reader, reader, models, cell, context),
+            partial(open_reader, reader, models, cell, context, calls),
             partial(ruler_result, tasks, read),
             partial(grade, reader),
         )
+        calls.unlink(missing_ok=True)
     save_averages(folder, plan.data.keys())
 
 
@@ -274,10 +301,16 @@ def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:
 
 
 @asynccontextmanager
-async def open_reader(reader: Reader, models: EvalModels, cell: EvalCell, context: int) -> AsyncIterator[OpenVariant]:
-    """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens."""
+async def open_reader(
+    reader: Reader, models: EvalModels, cell: EvalCell, context: int, calls: Path
+) -> AsyncIterator[OpenVariant]:
+    """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens, kept in `calls`."""
     async with models.policy(cell.model_path, context) as policy:
-        yield OpenVariant(reader, {"policy": policy}, models.tokenizer(cell.model_path))
+        with closing(JsonlLog(calls)) as log:
+            kept = KeptCalls(policy, log, cell)
+            yield OpenVariant(reader, {"policy": kept}, models.tokenizer(cell.model_path))
+        if kept.taken_up:
+            print(f"note: {cell}: {kept.taken_up:,} calls of a killed process were taken up, `seconds` lacks them")
 
 
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:

@@ -9,7 +9,8 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
      "turns": [8, 8, 8],                      policy calls per task (0 when none was made)
      "document_tokens": [7101, 7098, 7110],   length of the document per task, without the method's own prompts
      "seconds": 12.5,                         wall-clock time of all n tasks together; of an evaluation that was
-                                              interrupted, the sum over the sessions that worked on it
+                                              interrupted, the sum over the sessions that worked on it, each
+                                              until its last task ended
      "failures": {"timeout": 1},              tasks with a failed sample by kind; they are among the n, it scores 0
      "model": "runs/tiny/seed-0/checkpoints/final", "sampling": {"temperature": 0.0, "max_new_tokens": 64},
      "predictions": ["7", null, "8"],          the last answer to each task, null when there was none

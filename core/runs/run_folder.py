@@ -12,6 +12,7 @@
     supervised/                   `--baseline supervised`: metrics.jsonl and model/
     evaluation/<name>.json        one EvalResult per variant, data set, length and seed (core/runs/evaluation.py)
     evaluation/<name>.jsonl.gz    every token of that result's samples, in the same form
+    evaluation/.<name>.calls.jsonl    calls of samples that have not ended, until the result is there (ruler)
     summary.json, table.md, report.html, figure.svg  the report; `tokentrue report RUN_DIR` rebuilds it at any time
     view.html                     the tokens of some rollouts; `tokentrue inspect view RUN_DIR` chooses others
     clock.jsonl                   when the evaluators worked: {"part": "evaluation", "time", "seconds"}

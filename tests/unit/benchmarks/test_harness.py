@@ -37,7 +37,7 @@ from core.report import build_summary
 from core.report.stats import wilson
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
-from core.runs.files import Record, append_batch, read_batches
+from core.runs.files import Record, append_batch, read_batches, write_text
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder, flatten
 from core.text.tokenizer import load_tokenizer
@@ -458,6 +458,30 @@ def test_edited_code_of_a_reward_is_another_condition(
     assert describe_changes(before, conditions("--accept-changes")) == ""
     older = {name: value for name, value in before.items() if not name.startswith("settings.code")}
     assert describe_changes(older, before) == "", "a result of an earlier version does not tell its code"
+
+
+def test_edited_prompts_of_a_benchmark_are_another_condition(
+    tmp_path: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.harness.models.__file__", str(tmp_path / "harness" / "models.py"))
+    for name in ("templates.py", "released.yaml", "evaluate.py", "published.yaml", "README.md"):
+        write_text(tmp_path / "ruler" / name, "before")
+
+    def conditions(*words: str) -> dict[str, Any]:
+        options = heldout().parse_args(["memagent", "--model", "m", *words])
+        models = EvalModels.from_options(options, make_recipe(Recipe, method="memagent"), "ruler")
+        return flatten(make_cell(models, folder, "m").conditions)
+
+    before = conditions()
+    for name in ("evaluate.py", "published.yaml", "README.md"):
+        write_text(tmp_path / "ruler" / name, "after")
+    assert conditions() == before
+    write_text(tmp_path / "ruler" / "templates.py", "after")
+    told = describe_changes(before, conditions())
+    assert re.fullmatch(r"settings\.code_of_benchmark\.templates\.py was .* \(of code alone: .*\)", told)
+    assert describe_changes(before, conditions("--accept-changes")) == ""
+    older = {name: value for name, value in before.items() if "code_of_benchmark" not in name}
+    assert describe_changes(older, before) == "", "a result of an earlier version does not tell it"
 
 
 async def test_a_result_of_fewer_samples_says_that_it_replaces_one_of_more(

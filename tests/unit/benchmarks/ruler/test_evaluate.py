@@ -22,6 +22,7 @@ from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
 from benchmarks.ruler.evaluate import RulerPlan, count_tasks, evaluate, list_ids, make_cells, question_id
 from benchmarks.ruler.variants import make_reader
 from core.data import DataError, write_jsonl
+from core.data.files import write_records
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text
@@ -117,6 +118,39 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, 
     assert (empty.turns, empty.document_tokens, empty.scores["official"]) == ([2] * 6, [0] * 6, [0.0] * 6)
 
 
+async def test_a_killed_evaluation_makes_no_finished_call_again(tokenizer, model, tmp_path, short, capsys):
+    class Killed(BaseException):
+        pass
+
+    def die_at(last: int) -> tuple[Respond, list[tuple[int, ...]]]:
+        respond, prompts = needle_reader(tokenizer), list[tuple[int, ...]]()
+
+        def count(prompt_ids: tuple[int, ...], sampling: Sampling) -> Any:
+            prompts.append(prompt_ids)
+            if len(prompts) > last:
+                raise Killed
+            return respond(prompt_ids, sampling)
+
+        return count, prompts
+
+    def open_folder(name: str) -> RunFolder:
+        return RunFolder.create(tmp_path / name, {"method": "memagent", "preset": "tiny"})
+
+    whole, all_prompts = die_at(10_000)
+    expected = await run(ScriptedModels(whole), open_folder("whole"), model, short, variants=("trained",))
+    killed = open_folder("killed")
+    with pytest.raises(Killed):  # four documents are read side by side, and none of them has ended
+        await run(ScriptedModels(die_at(11)[0]), killed, model, short, variants=("trained",))
+    assert not list(killed.evaluation_path.glob("*.gz"))
+    respond, prompts = die_at(10_000)
+    found = await run(ScriptedModels(respond), killed, model, short, variants=("trained",))
+    assert len(prompts) == len(all_prompts) - 11
+    assert "11 calls of a killed process were taken up" in capsys.readouterr().out
+    (ours, theirs) = (replace(cells["trained", 448, 0], seconds=0.0, notes={}) for cells in (found, expected))
+    assert ours == theirs
+    assert not list(killed.evaluation_path.glob(".*.calls.jsonl"))
+
+
 async def test_each_task_has_its_own_scores(tokenizer, model, folder, short):
     """A longer word that contains the answer is right for the official substring match, wrong for the strict one."""
     tasks = list(short.tasks(448, 0, 6))
@@ -191,6 +225,38 @@ def test_a_file_with_fewer_tasks_than_asked_is_told(short, model, tmp_path, caps
     plan = command.prepare(command.make_parser().parse_args([*words, "--out", str(tmp_path / "out")]))
     assert {cell.n for cell in plan.cells} == {2}
     assert capsys.readouterr().out.count("mine at length 448 has 2 tasks, which are all taken") == 1
+
+
+def test_what_a_run_was_trained_on_is_told(model, tmp_path, capsys):
+    paragraphs = [{"title": name, "sentences": [f"{name} is here."]} for name in "ABC"]
+    records = [
+        {
+            "task_id": f"q{number}",
+            "question": f"Where {number}?",
+            "answers": ["here"],
+            "context": "Document 1:\nA\nA is here.",
+            "metadata": {"paragraphs": paragraphs, "needles": [{"key": "A", "value": "A is here."}]},
+        }
+        for number in range(4)
+    ]
+    train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    write_records(train, records[2:])
+    write_records(test, records)
+    run = RunFolder.create(tmp_path / "run", SPEC.load("tiny", [f"data.train={train}"]).dump())
+    shutil.copytree(model, run.checkpoints_path(0) / "step-000001")
+
+    def told(*words: str) -> list[str]:
+        command.prepare(command.make_parser().parse_args(["--run", str(run.path), "--variants", "trained", *words]))
+        return [line for line in capsys.readouterr().out.splitlines() if "trained on" in line]
+
+    assert told("--data", str(test), "--tasks", "2") == []
+    (line,) = told("--data", str(test), "--tasks", "3")
+    assert line == f"note: {test}: 1 of 3 questions are evaluated, and the run was trained on them"
+    (line,) = told("--task", "hqa", "--hotpotqa", str(test), "--lengths", "448")
+    assert line.endswith(
+        "2 of 4 questions have their paragraphs among the distractors, and the run was trained on them"
+    )
+    assert line.removeprefix("note: ") in run.published["departures"]
 
 
 async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, model, folder, data):
