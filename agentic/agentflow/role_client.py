@@ -23,7 +23,11 @@ from core.types import POLICY, Completion, Sampling
 
 
 class RoleCallError(RolloutError, Interrupt):
-    """A call got no completion. It fails the rollout, also from inside a tool."""
+    """A call got no completion. It fails the rollout, also from inside a tool. `frozen` says whom it asked."""
+
+    def __init__(self, kind: str, message: str, frozen: bool = False):
+        super().__init__(kind, message)
+        self.frozen = frozen
 
 
 class BudgetSpent(Interrupt):
@@ -66,9 +70,14 @@ class RolePrompter:
         """Return the ids of the role's prompt with its slots filled."""
         return self._template.render(**{slot: self._encode(slots[slot], slot in self._spaced) for slot in self._slots})
 
+    @property
+    def learns(self) -> bool:
+        """Return whether a policy in training answers; frozen models belong to the environment."""
+        return self.section.role == POLICY or self.section.trained
+
     def sampling(self, sampling: Sampling) -> Sampling:
-        """Return the rollout's sampling for a policy. Frozen models belong to the environment and are greedy."""
-        if self.section.role != POLICY and not self.section.trained:
+        """Return the rollout's sampling for a policy. Frozen models are greedy."""
+        if not self.learns:
             sampling = Sampling(temperature=0.0, seed=sampling.seed)
         penalty = self.section.frequency_penalty
         return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)
@@ -148,4 +157,4 @@ class RoleClient:
         except TimeoutError:
             raise RoleCallError("call_timeout", f"{name}: no completion in {self._timeout_s:g} s") from None
         except (PolicyError, RolloutError) as error:
-            raise RoleCallError(error.kind, f"{name}: {error}") from error
+            raise RoleCallError(error.kind, f"{name}: {error}", not prompter.learns) from error

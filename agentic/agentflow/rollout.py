@@ -81,7 +81,7 @@ class AgentFlow(Method):
         try:
             return await self.solve(task, client)
         except RoleCallError as error:
-            if error.kind == "too_long":  # the policy fills its memory itself
+            if error.kind == "too_long" and not error.frozen:  # the policy fills its memory itself
                 raise PolicyFault(error.kind, str(error), client.turns) from error
             raise
 
