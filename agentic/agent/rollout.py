@@ -55,11 +55,12 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     if fault := find_fault(agents, task):
         return fault
     name = task.metadata.get("agent") or next(iter(agents))
-    for field, given in (("messages", task.earlier_messages), ("context", task.context.strip())):
-        if given and agents[name].command:
-            return field, f"the program of agent {name} gets the question alone", "write all into the question"
-    environment = agents[name].environment
-    return None if environment is None else environment.find_fault(task)
+    entry, fix = agents[name], "write all into the question"
+    if task.earlier_messages and entry.command:
+        return "messages", f"the program of agent {name} gets the question alone", fix
+    if task.context.strip() and (entry.run is None or entry.run.startswith("agentic.agent.")):
+        return "context", f"agent {name} does not see it", fix
+    return None if entry.environment is None else entry.environment.find_fault(task)
 
 
 def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
