@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from agentic.agentflow.config import RoleSection
 from core.policy.base import PolicyError, Roles
-from core.rollout.method import RolloutError
+from core.rollout.method import PolicyFault, RolloutError
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text, end_ids, special_ids
 from core.text.tool_calls import find_answer
@@ -23,11 +23,11 @@ from core.types import POLICY, Completion, Sampling
 
 
 class RoleCallError(RolloutError, Interrupt):
-    """A call got no completion. It fails the rollout, also from inside a tool. `frozen` says whom it asked."""
+    """A call got no completion. It fails the rollout, also from inside a tool."""
 
-    def __init__(self, kind: str, message: str, frozen: bool = False):
-        super().__init__(kind, message)
-        self.frozen = frozen
+
+class ContextFull(PolicyFault, Interrupt):
+    """A call does not fit the context of a policy in training, which fills its memory itself."""
 
 
 class BudgetSpent(Interrupt):
@@ -70,14 +70,9 @@ class RolePrompter:
         """Return the ids of the role's prompt with its slots filled."""
         return self._template.render(**{slot: self._encode(slots[slot], slot in self._spaced) for slot in self._slots})
 
-    @property
-    def learns(self) -> bool:
-        """Return whether a policy in training answers; frozen models belong to the environment."""
-        return self.section.role == POLICY or self.section.trained
-
     def sampling(self, sampling: Sampling) -> Sampling:
-        """Return the rollout's sampling for a policy. Frozen models are greedy."""
-        if not self.learns:
+        """Return the rollout's sampling for a policy. Frozen models belong to the environment and are greedy."""
+        if self.section.role != POLICY and not self.section.trained:
             sampling = Sampling(temperature=0.0, seed=sampling.seed)
         penalty = self.section.frequency_penalty
         return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)
@@ -123,6 +118,7 @@ class RoleClient:
 
         Raises:
             BudgetSpent: too few tokens are left for the prompt and one token more.
+            ContextFull: prompt and limit are `too_long` for a policy in training.
             RoleCallError: there is no completion. Its kind is `aborted` by the engine, `call_timeout`, `no_role`, or
                 the kind of the policy's error.
         """
@@ -157,4 +153,6 @@ class RoleClient:
         except TimeoutError:
             raise RoleCallError("call_timeout", f"{name}: no completion in {self._timeout_s:g} s") from None
         except (PolicyError, RolloutError) as error:
-            raise RoleCallError(error.kind, f"{name}: {error}", not prompter.learns) from error
+            if error.kind == "too_long" and (section.role == POLICY or section.trained):
+                raise ContextFull(error.kind, f"{name}: {error}", self.turns) from error
+            raise RoleCallError(error.kind, f"{name}: {error}") from error
