@@ -174,7 +174,10 @@ class McpEntry(EnvironmentEntry):
     def find_fault(self, task: Task) -> tuple[str, str, str] | None:
         from core.sandbox.workspace import find_bad_path
 
-        fault = find_bad_path(task.metadata.get("files") or {})
+        files = task.metadata.get("files") or {}
+        fault = find_bad_path(files)
+        if files and not any(server.command for server in self.servers.values()):
+            fault = "lie in a folder that no server of a `url` sees", "start one by its `command`, or leave them out"
         return fault and ("metadata.files", *fault)
 
 
