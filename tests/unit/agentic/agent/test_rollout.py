@@ -129,6 +129,8 @@ def test_an_environment_needs_no_reward_but_a_task_of_its_own() -> None:
     check = SPEC.reading_options(load({"a": {"environment": ENVIRONMENT}}))["check"]
     assert check(Task("1", "q", (), metadata={"index": 0})) is None
     assert check(Task("1", "q", ()))[0] == "metadata.index"
+    ours = load({"a": {"environment": ENVIRONMENT, "reward": "agentic.agent.rewards.exact"}})
+    assert SPEC.reading_options(ours)["check"](Task("1", "q", (), metadata={"index": 0}))[0] == "answers"
 
 
 @pytest.mark.parametrize(
