@@ -49,8 +49,11 @@ async def read_environments(recipe: AgentRecipe, indices: range) -> list[Task]:
         finally:
             await environment.close()
     tasks = [task for tasks in zip(*found, strict=True) for task in tasks]  # an evaluation may take the first few
-    if without := sum(task.metadata["key"] is None for task in tasks):
+    keys = [(task.metadata["agent"], key) for task in tasks if (key := task.metadata["key"]) is not None]
+    if without := len(tasks) - len(keys):
         print(f"note: {without} tasks begin anew at each reset, so nothing tells whether they change")
+    if alike := len(keys) - len({*keys}):
+        print(f"note: {alike} tasks begin as another one does, and may be the same; does `reset` hold {{index}}?")
     if not tasks:
         raise RecipeError("agent.agents names no `environment` with tasks of its own, so there are none to write")
     return tasks

@@ -21,6 +21,9 @@ from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 
+OURS = "agentic.agent.rewards."
+"""Begins the names of rewards that compare an answer with the record's."""
+
 
 class AgentTeam(Method):
     """Gives each task to the agent that it names."""
@@ -55,11 +58,14 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     if fault := find_fault(agents, task):
         return fault
     name = task.metadata.get("agent") or next(iter(agents))
-    for field, given in (("messages", task.earlier_messages), ("context", task.context.strip())):
-        if given and agents[name].command:
-            return field, f"the program of agent {name} gets the question alone", "write all into the question"
-    environment = agents[name].environment
-    return None if environment is None else environment.find_fault(task)
+    entry, fix = agents[name], "write all into the question"
+    if task.earlier_messages and entry.command:
+        return "messages", f"the program of agent {name} gets the question alone", fix
+    if task.context.strip() and (entry.run is None or entry.run.startswith("agentic.agent.")):
+        return "context", f"agent {name} does not see it", fix
+    if not task.answers and (reward := recipe.reward or entry.reward or "").startswith(OURS):
+        return "answers", f"is empty, and {reward} would reward nothing", "give answers, or name another reward"
+    return None if entry.environment is None else entry.environment.find_fault(task)
 
 
 def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
@@ -105,7 +111,7 @@ def find_agent(key: str, entry: AgentEntry) -> RunAgent:
 
 def needs_short_answers(recipe: AgentRecipe) -> bool:
     """Return whether an agent has a reward of ours, which compares an answer with the label."""
-    return any((entry.reward or "").startswith("agentic.agent.rewards.") for entry in recipe.agent.agents.values())
+    return any((entry.reward or "").startswith(OURS) for entry in recipe.agent.agents.values())
 
 
 SPEC = MethodSpec(

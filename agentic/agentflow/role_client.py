@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from agentic.agentflow.config import RoleSection
 from core.policy.base import PolicyError, Roles
-from core.rollout.method import RolloutError
+from core.rollout.method import PolicyFault, RolloutError
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, TokenTemplate, encode_text, end_ids, special_ids
 from core.text.tool_calls import find_answer
@@ -24,6 +24,10 @@ from core.types import POLICY, Completion, Sampling
 
 class RoleCallError(RolloutError, Interrupt):
     """A call got no completion. It fails the rollout, also from inside a tool."""
+
+
+class ContextFull(PolicyFault, Interrupt):
+    """A call does not fit the context of a policy in training, which fills its memory itself."""
 
 
 class BudgetSpent(Interrupt):
@@ -114,6 +118,7 @@ class RoleClient:
 
         Raises:
             BudgetSpent: too few tokens are left for the prompt and one token more.
+            ContextFull: prompt and limit are `too_long` for a policy in training.
             RoleCallError: there is no completion. Its kind is `aborted` by the engine, `call_timeout`, `no_role`, or
                 the kind of the policy's error.
         """
@@ -148,4 +153,6 @@ class RoleClient:
         except TimeoutError:
             raise RoleCallError("call_timeout", f"{name}: no completion in {self._timeout_s:g} s") from None
         except (PolicyError, RolloutError) as error:
+            if error.kind == "too_long" and (section.role == POLICY or section.trained):
+                raise ContextFull(error.kind, f"{name}: {error}", self.turns) from error
             raise RoleCallError(error.kind, f"{name}: {error}") from error

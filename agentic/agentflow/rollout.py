@@ -38,13 +38,13 @@ from agentic.agentflow.prompts import (
     read_released_answer,
     read_tools,
 )
-from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
+from agentic.agentflow.role_client import BudgetSpent, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
 from core.rewards.answer_grader import reward_finding
 from core.rewards.answers import strip_thoughts
 from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
-from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, find_hook
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.tools.base import Toolbox, ToolContext
 from core.types import CALLS, FAILED_CALLS, POLICY, Sampling, Task, Trajectory
@@ -78,14 +78,6 @@ class AgentFlow(Method):
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Plan, take steps until the verifier stops or a budget ends, then write and reward the final answer."""
         client = self.new_client(roles, sampling)
-        try:
-            return await self.solve(task, client)
-        except RoleCallError as error:
-            if error.kind == "too_long":  # the policy fills its memory itself
-                raise PolicyFault(error.kind, str(error), client.turns) from error
-            raise
-
-    async def solve(self, task: Task, client: RoleClient) -> Trajectory:
         known: dict[str, str | RoleOutput] = {"analysis": "", **self.describe_task(task.question)}
         memory, ending, unclear_verdicts = Memory(), "max_steps", 0
         try:

@@ -184,21 +184,29 @@ def make_annotator(tokenizer: Tokenizer, program: str) -> ScriptedPolicy:
 
 
 def demonstrate(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
-    """Yield right rollouts of training tasks drawn at random."""
-    tasks = read_tasks(recipe.data.train, require_context=False)
+    """Yield right rollouts of training tasks drawn at random; tell once that others are left out."""
+    tasks, told = read_tasks(recipe.data.train, require_context=False), False
     check_tasks(recipe, tasks)
     while True:
-        yield from asyncio.run(play(recipe, tokenizer, rng.choices(tasks, k=AT_ONCE)))
+        played = asyncio.run(play(recipe, tokenizer, rng.choices(tasks, k=AT_ONCE)))
+        told = told or tell_missed(AT_ONCE, len(played))
+        yield from played
 
 
 def solve(rng: Random, recipe: ReToolRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
     """Yield the turns of right rollouts of all tasks, for the supervised baseline."""
     check_tasks(recipe, tasks)
     played = asyncio.run(play(recipe, tokenizer, tasks))
-    if missed := len(tasks) - len(played):
-        print(f"note: data.train: {missed} of {len(tasks)} programs are not rewarded, and left out", file=sys.stderr)
+    tell_missed(len(tasks), len(played))
     for turns in played:
         yield from turns
+
+
+def tell_missed(count: int, rewarded: int) -> bool:
+    """Tell how many of `count` demonstrations are left out, if any. Return whether there are some."""
+    if missed := count - rewarded:
+        print(f"note: data.train: {missed} of {count} programs are not rewarded, and left out", file=sys.stderr)
+    return missed > 0
 
 
 def check_tasks(recipe: ReToolRecipe, tasks: Sequence[Task]) -> None:

@@ -8,7 +8,8 @@
 A task is a repository of solution.py and tests/test_solution.py, in the fields of agentic/coding/records.py. Each is
 checked in the sandbox: the right function passes all of its tests, the broken one fails at least one of them. MBPP's
 functions are written anew from their syntax trees, so they lose their comments. The task's text becomes the docstring
-of one that has none.
+of one that has none. The two records with set-up code, 367 and 927, are left out: it needs classes of the solution, and
+comes before it here.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ async def convert_mbpp(sandbox: Sandbox, prefix: str, located: Located) -> list[
         function.body.insert(0, ast.Expr(ast.Constant(record["text"])))
     place, right = module.body.index(function), ast.unparse(module) + "\n"
     if await run_tests(sandbox, f"{head}\n{right}", tests, right=True) != [True] * len(tests):
+        if head and await run_tests(sandbox, f"{right}{head}", tests, right=True) == [True] * len(tests):
+            return "the set-up of its tests, which comes first here, needs the solution"
         return "the published solution fails its tests here, or takes too long"
     statement = f"{state_bug(function.name)} It should do this: {record['text'].strip()}"
     rng, mutations, made = Random(f"mbpp-{record['task_id']}"), list_mutations(ast.unparse(function)), list[Task]()

@@ -124,6 +124,8 @@ def convert_records(
         seen.add(identity)
         if notes is not None:
             notes.told.update([*(f"field {name} is not used" for name in fields.find_unused()), *fields.notes])
+            if task.context.strip() and not options.get("require_context", True):
+                notes.told["field context is not asked for, so no prompt may show it"] += 1
             notes.records += 1
             notes.repeated += repeated
         if not (repeated and options.get("distinct")):

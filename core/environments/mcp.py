@@ -97,6 +97,9 @@ async def call_tool(client: Any, server: str, folder: str, tool: str, /, **argum
     try:
         result = await client.call_tool(tool, arguments)
         parts = [show_part(part) for part in result.content]
+        structured = getattr(result, "structured_content", None)
+        if not parts and structured is not None:  # some servers say all there
+            parts = [json.dumps(structured, ensure_ascii=False)]
         said = (FAILED if result.is_error else "") + "\n".join(parts)
     except Exception as error:
         code = getattr(error, "code", None)  # errors of HTTP, and of a result against its schema, have none

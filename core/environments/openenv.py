@@ -217,7 +217,9 @@ class OpenEnvEpisode:
     async def call(self, tool: str, /, **arguments: Any) -> str:
         """Call a tool, and return what it says."""
         told = await self.send("step", {"type": "call_tool", "tool_name": tool, "arguments": arguments})
-        result = told.get("error") or told.get("result")
+        if "result" not in told and not told.get("error"):
+            return self.show(told)
+        result = told.get("error") or told["result"]
         parts = result.get("content") if isinstance(result, dict) else None
         if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
             return json.dumps(result, ensure_ascii=False)

@@ -88,8 +88,9 @@ class McpServer(ServerSection):
     """Names a server of MCP."""
 
     command: tuple[str, ...] = ()
-    """Starts the server, which talks over stdin and stdout. It starts in a fresh folder, for whose path `{folder}`
-    stands. Of our variables it has PATH, HOME and their like; `env NAME=VALUE` before the program adds one."""
+    """Starts the server, which talks over stdin and stdout, for each rollout, and once to list its tools, also for
+    `--dry-run`. It starts in a fresh folder, for whose path `{folder}` stands. Of our variables it has PATH, HOME and
+    their like; `env NAME=VALUE` before the program adds one."""
     url: str | None = None
     """Names a server that runs, with its path, such as http://HOST:PORT/mcp."""
     tools: tuple[str, ...] = ()
@@ -173,7 +174,10 @@ class McpEntry(EnvironmentEntry):
     def find_fault(self, task: Task) -> tuple[str, str, str] | None:
         from core.sandbox.workspace import find_bad_path
 
-        fault = find_bad_path(task.metadata.get("files") or {})
+        files = task.metadata.get("files") or {}
+        fault = find_bad_path(files)
+        if files and not any(server.command for server in self.servers.values()):
+            fault = "lie in a folder that no server of a `url` sees", "start one by its `command`, or leave them out"
         return fault and ("metadata.files", *fault)
 
 

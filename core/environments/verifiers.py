@@ -14,6 +14,9 @@ from core.types import Task
 NO_KEY = "TOKENTRUE_NO_KEY"
 """Names a variable that nobody sets: the session's URL says all, so no key of the user's is sent."""
 
+OWN_FAULTS = frozenset({"TaskError", "ToolsetError", "UserError", "SandboxError"})
+"""Names its errors that no limit of ours explains, such as those of a reward, which would count as 0."""
+
 
 class VerifiersEnvironment(AgentEnvironment):
     """Plays a taskset. Its tasks are read once, in order, as far as they are asked for."""
@@ -71,8 +74,9 @@ class VerifiersEnvironment(AgentEnvironment):
         client = EvalClientConfig(base_url=endpoint.openai_url, api_key_var=NO_KEY)
         episode = await self._environment.run_episode(theirs, ModelContext(endpoint.model, client, SamplingConfig()))
         traces = episode.traces
-        if not episode.ok and not (traces and endpoint.session and endpoint.session.reached_limit):
-            faults = [*episode.errors, *(error for trace in traces for error in trace.errors)]
+        faults = [*episode.errors, *(error for trace in traces for error in trace.errors)]
+        refused = traces and endpoint.session and endpoint.session.reached_limit
+        if not episode.ok and (not refused or OWN_FAULTS.intersection(fault.type for fault in faults)):
             told = "; ".join(f"{fault.type}: {fault.message}" for fault in faults)
             raise RolloutError("environment", f"task {task.task_id}: {self.name}: {told}")
         [trace] = traces

@@ -100,12 +100,14 @@ class ContextFullError(GatewayError):
     """Reports a prompt that does not fit the context, in words by which clients know that they must compact.
 
     The message is OpenAI's; LangChain looks for the code in it, too. `count` is what Anthropic's has in their place.
+    `role` was asked.
     """
 
-    def __init__(self, message: str, count: str):
+    def __init__(self, message: str, count: str, role: str):
         super().__init__(400, "context_length_exceeded", f"{message} (context_length_exceeded)")
         self.path = "messages"
         self.count = count
+        self.role = role
 
 
 def refuse(path: str, message: str) -> GatewayError:

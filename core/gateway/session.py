@@ -34,7 +34,7 @@ from core.policy.base import Policy, PolicyError
 from core.text.call_formats import Reply
 from core.text.tokenizer import Ids
 from core.text.tool_calls import CallError, parse_json
-from core.types import EDGE, Completion, Sampling, Turn, derive_seed
+from core.types import EDGE, POLICY, Completion, Sampling, Turn, derive_seed
 
 INSTRUCTIONS = ("instructions",)
 """Marks the system message that Responses' instructions make."""
@@ -104,7 +104,10 @@ class GatewaySession:
 
     @property
     def reached_limit(self) -> bool:
-        """Whether a limit refused a request. A full context counts only until a later request is answered."""
+        """Whether a limit refused a request. A full context counts only until a later request is answered.
+
+        That of another role does not count: the policy is not to blame.
+        """
         at_turn_limit = any(self.counters[f"refused_{limit}"] for limit in TURN_LIMITS)
         return at_turn_limit or isinstance(self._last[1], ContextFullError)
 
@@ -150,7 +153,8 @@ class GatewaySession:
 
     def _settle(self, number: int, error: BaseException | None) -> None:
         """Keep what became of a request, unless a later one has ended, or it was cancelled or refused for its form."""
-        of_policy = not isinstance(error, GatewayError) or error.status == 503 or isinstance(error, ContextFullError)
+        is_full = isinstance(error, ContextFullError) and error.role == POLICY
+        of_policy = not isinstance(error, GatewayError) or error.status == 503 or is_full
         if number > self._last[0] and not self.closed and of_policy and not isinstance(error, asyncio.CancelledError):
             self._last = number, error
 
@@ -163,7 +167,7 @@ class GatewaySession:
             known = ", ".join(sorted(self._policies))
             raise GatewayError(404, "model_not_found", f"there is no role {role!r}; the roles are {known}", "model")
         continuation, prompt_ids, kept = self._prepare(request)
-        sampling = self._make_sampling(request, prompt_ids)
+        sampling = self._make_sampling(request, prompt_ids, role)
         asked = time.monotonic() - self._began
         completion = await self._sample(role, continuation, prompt_ids, sampling)
         seconds = (asked, time.monotonic() - self._began)
@@ -236,8 +240,8 @@ class GatewaySession:
             if isinstance(error, asyncio.CancelledError):
                 self.note("unanswered")
             if isinstance(error, PolicyError) and error.kind == "too_long":
-                message = f"The prompt exceeds the model's maximum context length: {error}"
-                raise ContextFullError(message, str(error)) from error
+                message = f"The prompt for {role} exceeds the model's maximum context length: {error}"
+                raise ContextFullError(message, str(error), role) from error
             raise
         finally:
             self._running.discard(call)
@@ -334,7 +338,7 @@ class GatewaySession:
         if tool_calls is not None and sum(len(answer.message.calls) for answer in answers) > tool_calls:
             raise GatewayError(400, "tool_limit", f"the session has had its {tool_calls} tool calls")
 
-    def _make_sampling(self, request: AgentRequest, prompt_ids: Ids) -> Sampling:
+    def _make_sampling(self, request: AgentRequest, prompt_ids: Ids, role: str) -> Sampling:
         """Return the session's sampling with the client's limit and stop texts; without one, all is the client's."""
         tokens, limit = len(prompt_ids), self._settings.max_context
         room = limit - tokens
@@ -343,7 +347,7 @@ class GatewaySession:
                 f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} "
                 "tokens. Please reduce the length of the messages."
             )
-            raise ContextFullError(message, f"{tokens} tokens > {limit} maximum")
+            raise ContextFullError(message, f"{tokens} tokens > {limit} maximum", role)
         asked = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
         given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         sampling = self._sampling

@@ -29,11 +29,12 @@ BASH = 'exec 2>&1; set -- "$(cat)"; command -v bash > /dev/null && exec bash -c 
 backslash and n in it. An image may have no bash."""
 
 GIT = (
-    "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null -c maintenance.auto=false"
+    "git --work-tree=. -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null "
+    "-c maintenance.auto=false -c core.autocrlf=false -c core.safecrlf=false -c core.fileMode=true"
 )
-"""Begins what we ask of git after an agent, so that no hook, file monitor or maintenance starts. A filter of the
-repository does start: inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the
-agent's settings.
+"""Begins what we ask of git after an agent, so that no hook, file monitor or maintenance starts, and git reads these
+files as they are. A filter of the repository does start: inside, like any command of the agent. A clean copy, in which
+a diff is graded, has none of the agent's settings.
 """
 
 FORGET = f"""find . -mindepth 2 -name .git -prune -exec rm -rf {{}} +
@@ -273,8 +274,9 @@ class RepositoryWorkspace(ABC):
         command = (
             "rm -f .git/index.lock; find . -mindepth 2 -name .git -prune -exec rm -rf {} +; "
             f"{GIT} -c core.quotePath=false ls-files -s | grep ^160000 | cut -f2- | tr '\\n' '\\0' | "
-            f"xargs -r -0 {GIT} update-index --force-remove --; {GIT} add -A && exec {GIT} diff --cached --binary "
-            f"--no-color --src-prefix=a/ --dst-prefix=b/ --no-renames --no-ext-diff --no-textconv {self.base}"
+            f"xargs -r -0 {GIT} update-index --force-remove --; {GIT} add -A && exec {GIT} diff --cached --binary -U3 "
+            f"-O/dev/null --no-color --src-prefix=a/ --dst-prefix=b/ --no-renames --no-ext-diff --no-textconv "
+            f"{self.base}"
         )
         limit = self.limits.diff_bytes
         result = await self.exec(command, timeout_s=self.limits.start_timeout_s, output_bytes=limit)

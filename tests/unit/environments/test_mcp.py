@@ -38,7 +38,7 @@ class Fault(Exception):
 class Client:
     """Plays a server that keeps files; `shown` has its tools, one a page."""
 
-    shown = ("list_files", "write", "die", "lie", "slow", "refuse", "read")
+    shown = ("list_files", "write", "die", "lie", "slow", "refuse", "read", "count")
 
     def __init__(self, server: Any, read_timeout_seconds: float):
         self.folder = Path(server["cwd"])
@@ -73,7 +73,9 @@ class Client:
         said = [SimpleNamespace(type="text", text=" ".join([*found, str(self.folder)])), SimpleNamespace(type="image")]
         if name == "read":
             said = [SimpleNamespace(type="resource", resource=SimpleNamespace(text="embedded"))]
-        return SimpleNamespace(content=said, is_error=name == "refuse")
+        counted = {"count": len(found)} if name == "count" else None
+        said = [] if counted else said
+        return SimpleNamespace(content=said, is_error=name == "refuse", structured_content=counted)
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +122,8 @@ async def test_a_server_that_ends_fails_the_rollout_by_name_and_a_fault_is_told(
     done, _ = await play([call("lie"), "done"])
     assert (done.status, done.failure) == ("failed", "environment")
     assert "the MCP server disk failed with RuntimeError at lie: Invalid structured content" in str(done.log)
-    for name, told in (("slow", "error: timed out"), ("refuse", "error: .\n[image]"), ("read", "embedded")):
+    shown_as = {"slow": "error: timed out", "refuse": "error: .\n[image]", "read": "embedded", "count": '{"count": 0}'}
+    for name, told in shown_as.items():
         done, shown = await play([call(name), "done"])
         assert (done.status, done.reward) == ("completed", 0.0)
         assert told in shown
@@ -140,7 +143,10 @@ async def test_files_that_no_folder_can_hold_are_refused(files: Any, tmp_path: P
         read_tasks(data, **SPEC.reading_options(load()))
     done, _ = await play(["done"], files)
     assert done.failure == "bad_task"
-    assert check_task(load(), Task("1", "Go.", ("x",), metadata={"files": {"a/b": "x"}})) is None
+    task = Task("1", "Go.", ("x",), metadata={"files": {"a/b": "x"}})
+    assert check_task(load(), task) is None
+    by_url = load(servers={"a": {"url": "http://a"}})
+    assert "no server of a `url` sees" in str(check_task(by_url, task))
 
 
 @pytest.mark.parametrize(

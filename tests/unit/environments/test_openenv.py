@@ -7,11 +7,12 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from pydantic import ValidationError
 
-from core.environments.openenv import OpenEnvEntry
+from core.environments.openenv import OpenEnvEntry, OpenEnvEpisode
 from core.gateway import AgentMethod, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
@@ -167,6 +168,13 @@ async def test_a_field_that_no_observation_has_is_named(url: str) -> None:
     environment = OpenEnvEntry(kind="openenv", url=url, show=("texts",)).open("x", 4)
     with pytest.raises(RolloutError, match=r"no 'texts' in an observation of \['error', 'hidden', 'result', 'text'\]"):
         await environment.read_task(1)
+
+
+async def test_what_a_tool_tells_without_a_result_is_shown_as_any_observation() -> None:
+    entry = OpenEnvEntry(kind="openenv", url="http://127.0.0.1:1", show=("text",))
+    socket: Any = AsyncMock()
+    socket.receive_str.return_value = '{"data": {"observation": {"text": "now 3", "hidden": 7}}}'
+    assert await OpenEnvEpisode(entry, socket).call("add", number=1) == "now 3"
 
 
 @pytest.mark.parametrize("keys", [{}, {"url": "http://127.0.0.1:1", "command": ["x"]}, {"url": "x", "actions": "say"}])

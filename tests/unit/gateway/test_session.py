@@ -15,7 +15,7 @@ import pytest
 
 from core.gateway.echoes import classify_echo, is_flattened
 from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
+from core.gateway.messages import AgentRequest, ContextFullError, GatewayError, WireCall, WireMessage
 from core.gateway.session import GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.base import PolicyError
@@ -205,6 +205,16 @@ async def test_of_requests_that_overlap_the_last_one_that_was_made_counts(ended,
         await asyncio.wait([asked[number - 1]])
     assert (session.failure and session.failure[0], session.reached_limit) == (failure, at_limit)
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("name", "at_limit"), [("policy", True), ("frozen:policy", True), ("frozen:judge", False)])
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_the_full_context_of_another_role_is_no_limit_of_the_policy(name: str, at_limit: bool, size: int):
+    full = ScriptedPolicy(lambda *_: PolicyError("too_long", "9 tokens of at most 8"))
+    session = open_to({"policy": full, "judge": full}, make_tokenizer("qwen3"), max_context=size)
+    with pytest.raises(ContextFullError):
+        await session.ask(lambda: AgentRequest(name, (WireMessage("user", "x"),)))
+    assert (session.reached_limit, session.failure) == (at_limit, None)
 
 
 async def test_seeds_follow_the_prompt_and_not_the_order_of_arrival():

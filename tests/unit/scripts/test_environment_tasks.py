@@ -31,10 +31,14 @@ def test_a_task_is_the_first_observation_of_its_index(tmp_path: Path, capsys: py
         assert write(recipe, agents, "--tasks", "2", "--first", "3") == 0
         both = tmp_path / "both.yaml"
         assert write(both, {**agents, "again": {"environment": environment}}, "--tasks", "2") == 0
+        assert "note: " not in (told := capsys.readouterr().out)
+        alike = {"count": {"environment": {**environment, "reset": {"seed": 1}}}}
+        assert write(tmp_path / "alike.yaml", alike, "--tasks", "3") == 0
+        assert "note: 2 tasks begin as another one does" in capsys.readouterr().out
     assert [task.task_id for task in read_tasks(both.with_suffix(".jsonl"), require_context=False)] == [
         *("count-0", "again-0", "count-1", "again-1"),  # an evaluation may take the first few
     ]
-    assert "2 tasks, 3 to 4 of each" in capsys.readouterr().out
+    assert "2 tasks, 3 to 4 of each" in told
     tasks = read_tasks(recipe.with_suffix(".jsonl"), **SPEC.reading_options(SPEC.load(str(recipe))))
     assert [(task.task_id, task.question) for task in tasks] == [("count-3", "0 of 5"), ("count-4", "0 of 6")]
     assert [task.metadata["index"] for task in tasks] == [3, 4]

@@ -129,6 +129,8 @@ def test_an_environment_needs_no_reward_but_a_task_of_its_own() -> None:
     check = SPEC.reading_options(load({"a": {"environment": ENVIRONMENT}}))["check"]
     assert check(Task("1", "q", (), metadata={"index": 0})) is None
     assert check(Task("1", "q", ()))[0] == "metadata.index"
+    ours = load({"a": {"environment": ENVIRONMENT, "reward": "agentic.agent.rewards.exact"}})
+    assert SPEC.reading_options(ours)["check"](Task("1", "q", (), metadata={"index": 0}))[0] == "answers"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,11 @@ async def test_messages_before_the_question_are_sent_or_the_rollout_fails(tokeni
     command = load({"a": {"command": ["x"], "run": None, "reward": f"{HERE}.zero"}})
     assert SPEC.reading_options(command)["check"](task)[0] == "messages"
     read = Task("1", "Who?", ("Bob",), context="Bob is the owner.")
-    assert SPEC.reading_options(command)["check"](read)[0] == "context"
+    servers = {"kind": "mcp", "servers": {"disk": {"url": "http://127.0.0.1:1"}}}
+    ours = {"run": "agentic.agent.math_agent.run"}
+    for unseeing in ({"command": ["x"]}, {"environment": ENVIRONMENT}, {"environment": servers}, ours):
+        refusing = SPEC.reading_options(load({"a": {**unseeing, "reward": f"{HERE}.zero"}}))["check"]
+        assert refusing(read)[0] == "context"
     assert SPEC.reading_options(recipe)["check"](read) is None
     assert SPEC.reading_options(command)["check"](Task("1", "Who?", ("Bob",))) is None
 

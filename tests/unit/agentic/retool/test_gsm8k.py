@@ -100,8 +100,9 @@ def test_the_demonstrations_box_what_the_sandbox_printed(recipe: Any, tokenizer:
     wrong = Task("u", CLIPS.question, ("73",), metadata={"program": PROGRAM})
     first, last = list(solve(Random(0), recipe, tokenizer, [right, wrong]))
     assert "1 of 2 programs are not rewarded" in capsys.readouterr().err
-    write_jsonl(recipe.data.train, [right])
+    write_jsonl(recipe.data.train, [right, wrong])
     assert next(WORLD.demonstrate(Random(0), recipe, tokenizer)) == [first, last]  # type: ignore[misc]
+    assert "39 of 64 programs are not rewarded" in capsys.readouterr().err
     assert tokenizer.decode(first[1]) == f"```python\n{PROGRAM}\n```\n```output"
     assert tokenizer.decode(last[0]).endswith("```output\n72.0\n```\n")
     assert tokenizer.decode(last[1], skip_special_tokens=True) == "\\boxed{72}"

@@ -94,6 +94,10 @@ def test_every_mutant_of_mbpp_fails_a_test_and_differs_in_one_place() -> None:
     ("change", "told"),
     [
         ({"test_list": ["assert area(2, 3) == 7"]}, "the published solution fails its tests here"),
+        (
+            {"test_setup_code": "size = other(6)", "test_list": ["assert area(2, 3) == size - 1"]},
+            "the set-up of its tests, which comes first here, needs the solution",
+        ),
         ({"test_list": ["assert 1 == 1"]}, "the tests call no function of the code"),
         (
             {"code": "def area(w, h):\n    return 6", "test_list": ["assert area(2, 3) > 0"]},

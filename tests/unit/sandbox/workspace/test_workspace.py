@@ -137,6 +137,19 @@ async def test_settings_of_the_repository_start_nothing_outside_and_only_filters
         assert failure.value.kind == "no_diff"
 
 
+@pytest.mark.parametrize("setting", ["core.autocrlf true", "core.worktree /tmp", "diff.context 0", "diff.orderFile no"])
+async def test_no_setting_of_git_loses_a_repair(make: Make, setting: str) -> None:
+    files = {"a.py": b"a\r\nb\r\nc\r\nd\r\n"}
+    async with make() as workspace:
+        await workspace.start(files)
+        await workspace.exec(f"git config {setting}; sed -i s/b/x/ a.py; cp a.py new.py", timeout_s=30)
+        diff = await workspace.diff()
+    async with make() as other:
+        await other.start(files)
+        assert (await other.exec("git apply -", diff, timeout_s=30)).ok
+        assert await other.get("a.py") == await other.get("new.py") == b"a\r\nx\r\nc\r\nd\r\n"
+
+
 async def test_a_git_that_was_ended_does_not_hide_the_diff(make: Make) -> None:
     async with make() as workspace:
         await workspace.start(FILES)
