@@ -6,17 +6,15 @@ after 380 turns, and until then nothing of them would be on the disk.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
-from benchmarks.harness.plan import EvalCell
+from benchmarks.harness.plan import EvalCell, hash_json
 from core.policy.base import Policy
 from core.runs.files import JsonlLog, read_jsonl
 from core.runs.run_folder import RunFolder
@@ -47,10 +45,8 @@ class KeptCalls:
             for record in read_jsonl(log.path)
             if record.get("made_with") == self._made_with
         }
-
-    def __len__(self) -> int:
-        """Return the number of calls that a killed process has left."""
-        return len(self._known)
+        self.left = len(self._known)
+        """Counts the calls that a killed process has left."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         call = hash_json([*asdict(sampling).values(), *prompt_ids])
@@ -61,7 +57,3 @@ class KeptCalls:
             with suppress(OSError):  # a full disk, which ends the command when a sample cannot be recorded
                 self._log.append({"made_with": self._made_with, "call": call, "completion": asdict(completion)})
         return completion
-
-
-def hash_json(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -310,9 +310,9 @@ async def open_reader(
     async with models.policy(cell.model_path, context) as policy:
         with closing(JsonlLog(calls_path(folder, cell))) as log:
             kept, doubt = KeptCalls(policy, log, cell), f"{cell}: its seconds may be too few:"
-            if kept:
-                line = f"{doubt} {len(kept):,} calls of a killed process are not made again"
-                print(f"note: {line}", flush=True)
+            if kept.left:
+                line = f"{doubt} {kept.left:,} calls of a killed process are not made again"
+                print(f"note: {line}; to make them, delete {log.path}", flush=True)
                 save_published(folder, (), [line], [doubt])
             yield OpenVariant(reader, {"policy": kept}, models.tokenizer(cell.model_path))
 
