@@ -58,7 +58,7 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     if fault := find_fault(agents, task):
         return fault
     name = task.metadata.get("agent") or next(iter(agents))
-    entry, fix = agents[name], "write all into the question"
+    entry, fix = agents[name], "write all into the question, or leave it out"
     if task.earlier_messages and entry.command:
         return "messages", f"the program of agent {name} gets the question alone", fix
     if task.context.strip() and (entry.run is None or entry.run.startswith("agentic.agent.")):

@@ -78,7 +78,9 @@ class EvalModels:
         spec = method_spec(getattr(options, "method", recipe.method))
         code = {} if options.accept_changes else list_code(spec.presets.parent, recipe)
         files = sorted((Path(__file__).parents[1] / benchmark).iterdir()) if benchmark and code else ()
-        own = [path for path in files if path.suffix in (".py", ".yaml", ".json") and path.stem not in NO_CONDITION]
+        own = [
+            path for path in files if path.suffix in (".py", ".yaml", ".json", ".txt") and path.stem not in NO_CONDITION
+        ]
         return cls(
             recipe,
             urls={options.model: options.policy_url} if options.policy_url else {},

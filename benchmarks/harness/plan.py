@@ -90,7 +90,9 @@ class EvalCell:
     def fingerprint(self) -> dict[str, Any]:
         """Return the conditions in a few short values, for the record of its samples: each section becomes a digest."""
         sections = flatten({**self.conditions, "settings": {}}) | {f"settings.{k}": v for k, v in self.settings.items()}
-        return {name: _digest(value) if isinstance(value, dict | list) else value for name, value in sections.items()}
+        return {
+            name: hash_json(value)[:12] if isinstance(value, dict | list) else value for name, value in sections.items()
+        }
 
 
 def sampling_record(sampling: Sampling) -> dict[str, float]:
@@ -162,5 +164,5 @@ def drop_ports(value: Any) -> Any:
     return [drop_ports(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+def hash_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

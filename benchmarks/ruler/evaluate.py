@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentic.memagent.config import MemAgentSection
+from agentic.memagent.config import MemAgentRecipe, MemAgentSection
 from agentic.memagent.rollout import SPEC
 from benchmarks.harness.calls import KeptCalls, calls_path
 from benchmarks.harness.command import (
@@ -47,7 +47,7 @@ from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol
 from benchmarks.ruler.score import score
 from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_options, read_task_options
 from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
-from core.data import read_tasks
+from core.data import iter_tasks
 from core.data.files import DataError
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.files import JsonlLog, Record
@@ -100,7 +100,7 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
         if math.isfinite(most := each.available(length)):
             tell_all_taken(f"{each.name} at length {length}", int(most), options.tasks)
     if options.run is not None:
-        for line in list_trained(recipe.data.train, options, chosen, tasks):
+        for line in list_trained(recipe, options, chosen, tasks):
             print(f"note: {line}")
             save_published(folder, (), [line])
     if options.window and "full-context" not in variants:
@@ -125,20 +125,23 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
 
 
 def list_trained(
-    train: str, options: argparse.Namespace, chosen: Sequence[EvalData], tasks: int | None
+    recipe: MemAgentRecipe, options: argparse.Namespace, chosen: Sequence[EvalData], tasks: int | None
 ) -> Iterator[str]:
-    """Say how many tasks of a file were trained on, and how many questions whose paragraphs may be distractors."""
-    found = {path: {item.source_id for item in read_hotpotqa(path)} for path in [options.hotpotqa] if path}
+    """Say how many evaluated questions of a file, or of those whose paragraphs may be distractors, a run trains on."""
+    found = {
+        path: {(item.source_id, item.question) for item in read_hotpotqa(path)} for path in [options.hotpotqa] if path
+    }
     for data in chosen if Path(options.data).is_file() else ():
         taken = (data.tasks(length, 0, count_tasks(data, tasks, length)) for length in data.lengths)
-        found[options.data] = {task.task_id for each in taken for task in each}
+        found[options.data] = {(task.task_id, task.question) for each in taken for task in each}
+    train = recipe.data.train
     if not found or not Path(train).is_file():
         return
-    trained = {task.task_id for task in read_tasks(train)}
-    for path, ids in found.items():
-        if known := len(ids & trained):
-            what = "are evaluated" if path == options.data else "have their paragraphs among the distractors"
-            yield f"{path}: {known:,} of {len(ids):,} questions {what}, and the run was trained on them"
+    trained = {(task.task_id, task.question) for task in iter_tasks(train, **SPEC.reading_options(recipe))}
+    for path, asked in found.items():
+        if known := len(asked & trained):
+            what = "evaluated questions" if path == options.data else "questions whose paragraphs may be distractors"
+            yield f"{path}: {known:,} of {len(asked):,} {what} are in the run's data.train"
 
 
 def compare_with_published(plan: RulerPlan, published_as: str | None) -> RulerPlan:
@@ -242,16 +245,15 @@ async def evaluate(plan: RulerPlan) -> None:
                 "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
             )
         read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
-        calls = calls_path(folder, cell)
         await evaluate_cell(
             cell,
             tasks,
             folder,
-            partial(open_reader, reader, models, cell, context, calls),
+            partial(open_reader, reader, models, cell, context, folder),
             partial(ruler_result, tasks, read),
             partial(grade, reader),
         )
-        calls.unlink(missing_ok=True)
+        calls_path(folder, cell).unlink(missing_ok=True)
     save_averages(folder, plan.data.keys())
 
 
@@ -302,15 +304,17 @@ def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:
 
 @asynccontextmanager
 async def open_reader(
-    reader: Reader, models: EvalModels, cell: EvalCell, context: int, calls: Path
+    reader: Reader, models: EvalModels, cell: EvalCell, context: int, folder: RunFolder
 ) -> AsyncIterator[OpenVariant]:
-    """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens, kept in `calls`."""
+    """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens, which are kept."""
     async with models.policy(cell.model_path, context) as policy:
-        with closing(JsonlLog(calls)) as log:
-            kept = KeptCalls(policy, log, cell)
+        with closing(JsonlLog(calls_path(folder, cell))) as log:
+            kept, doubt = KeptCalls(policy, log, cell), f"{cell}: its seconds may be too few:"
+            if kept.left:
+                line = f"{doubt} {kept.left:,} calls of a killed process are not made again"
+                print(f"note: {line}; to make them, delete {log.path}", flush=True)
+                save_published(folder, (), [line], [doubt])
             yield OpenVariant(reader, {"policy": kept}, models.tokenizer(cell.model_path))
-        if kept.taken_up:
-            print(f"note: {cell}: {kept.taken_up:,} calls of a killed process were taken up, `seconds` lacks them")
 
 
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:

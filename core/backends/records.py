@@ -40,7 +40,7 @@ def convert(framework: str, source: Path, target: Path, limit: int | None = None
     notes = Notes()
     once = limit is not None  # as an evaluation takes its tasks
     tasks = iter_tasks(
-        source, require_context=False, keep_messages=True, short_answers=False, notes=notes, distinct=once
+        source, require_context=None, keep_messages=True, short_answers=False, notes=notes, distinct=once
     )
     count: int = import_module(WRITERS[framework]).write_tasks(target, islice(tasks, limit), source)
     notes.tell(source)

@@ -70,8 +70,8 @@ class Notes:
 class ReadingOptions(TypedDict, total=False):
     """Says what a reader of tasks needs, and what it can keep."""
 
-    require_context: bool
-    """Refuses a task without context (the default)."""
+    require_context: bool | None
+    """Refuses a task without context (the default). False takes it, and notes one with a context; None takes both."""
     check: CheckTask | None
     keep_messages: bool
     """Takes prompts with messages before the question; they are refused by default, for they would be dropped."""
@@ -124,8 +124,8 @@ def convert_records(
         seen.add(identity)
         if notes is not None:
             notes.told.update([*(f"field {name} is not used" for name in fields.find_unused()), *fields.notes])
-            if task.context.strip() and not options.get("require_context", True):
-                notes.told["field context is not asked for, so no prompt may show it"] += 1
+            if task.context.strip() and options.get("require_context") is False:
+                notes.told["field context is not asked for: see whether a prompt shows it"] += 1
             notes.records += 1
             notes.repeated += repeated
         if not (repeated and options.get("distinct")):

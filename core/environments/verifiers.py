@@ -14,8 +14,8 @@ from core.types import Task
 NO_KEY = "TOKENTRUE_NO_KEY"
 """Names a variable that nobody sets: the session's URL says all, so no key of the user's is sent."""
 
-OWN_FAULTS = frozenset({"TaskError", "ToolsetError", "UserError", "SandboxError"})
-"""Names its errors that no limit of ours explains, such as those of a reward, which would count as 0."""
+OWN_FAULTS = ("TaskError", "ToolsetError", "EnvError", "Sandbox", "InterceptionError", "TunnelError")
+"""Begin the names of its errors that no limit of ours explains, such as those of a reward, which would count as 0."""
 
 
 class VerifiersEnvironment(AgentEnvironment):
@@ -76,7 +76,7 @@ class VerifiersEnvironment(AgentEnvironment):
         traces = episode.traces
         faults = [*episode.errors, *(error for trace in traces for error in trace.errors)]
         refused = traces and endpoint.session and endpoint.session.reached_limit
-        if not episode.ok and (not refused or OWN_FAULTS.intersection(fault.type for fault in faults)):
+        if not episode.ok and (not refused or any(fault.type.startswith(OWN_FAULTS) for fault in faults)):
             told = "; ".join(f"{fault.type}: {fault.message}" for fault in faults)
             raise RolloutError("environment", f"task {task.task_id}: {self.name}: {told}")
         [trace] = traces

@@ -137,7 +137,8 @@ def list_uneven(by_data: Mapping[str, Sequence[EvalResult]], trained: Mapping[in
             for key in dict.fromkeys(chain(*had)):
                 values = [settings.get(key) for settings in had]
                 if key.partition(".")[0] not in ("weights", "role_weights") and values != values[:1] * len(values):
-                    yield f"{name}: {key} is not the same for all seeds"
+                    told = key.partition(".")[0] if key.startswith("code") else key  # all files in one line
+                    yield f"{name}: {told} is not the same for all seeds"
 
 
 def join_departures(results: Iterable[EvalResult]) -> Iterator[str]:

@@ -72,11 +72,11 @@ async def test_a_limit_of_ours_excuses_a_refused_call_and_no_reward_that_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session: Any = SimpleNamespace(reached_limit=True)
-    for kind in ("ProviderError", "TaskError"):
+    for kind in ("ProviderError", "TaskError", "EnvError", "SandboxTimeoutError"):
         trace = make_trace(errors=[SimpleNamespace(type=kind, message="broke")])
         played = open_taskset(monkeypatch, SimpleNamespace(ok=False, errors=[], traces=[trace]))
         if kind == "ProviderError":
             assert (await played(TASK, Endpoint("http://there", "key", session=session))).truncated
             continue
-        with pytest.raises(RolloutError, match="TaskError: broke"):
+        with pytest.raises(RolloutError, match=f"{kind}: broke"):
             await played(TASK, Endpoint("http://there", "key", session=session))

@@ -184,7 +184,7 @@ def test_what_was_evaluated_of_a_run_is_measured_by_what_has_trained(empty: RunF
 
 def test_what_the_seeds_of_a_number_do_not_share_is_told(empty: RunFolder) -> None:
     for seed in range(3):
-        window = {} if seed else {"window": "5"}
+        window = {} if seed else {"window": "5", "code": {"a.py": "1", "b.py": "1"}}
         settings = {"memagent": {"max_chunks": 8 - seed // 2}, "weights": f"{seed}", **window}
         scores = [1.0] * (1 + seed // 2)
         empty.save_evaluation(result("trained", 500, scores, seed, sampling={"temperature": 1.0}, settings=settings))
@@ -192,6 +192,7 @@ def test_what_the_seeds_of_a_number_do_not_share_is_told(empty: RunFolder) -> No
     assert build_summary(empty)["departures"] == [
         "niah, trained at length 500: memagent.max_chunks is not the same for all seeds",
         "niah, trained at length 500: window is not the same for all seeds",
+        "niah, trained at length 500: code is not the same for all seeds",
         "niah, trained at length 500: tasks is not the same for all seeds",
         "niah, untrained at length 500: seed 0, 2 was not evaluated",
     ]

@@ -368,10 +368,11 @@ def test_an_evaluation_takes_each_question_once(tmp_path: Path) -> None:
     assert [line["metadata"]["question"] for line in lines] == [task.question for task in TASKS[:2]]
 
 
-def test_data_that_is_there_is_not_converted_again(tmp_path: Path) -> None:
+def test_data_that_is_there_is_not_converted_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "tasks.jsonl", tmp_path / "run" / "train.jsonl"
     write_jsonl(source, TASKS)
     assert convert("slime", source, target) == len(TASKS)
+    assert "context" not in capsys.readouterr().err, "who reads it is not known here"
     assert convert("slime", source, target) is None
     assert convert("slime", source, target, limit=1) == 1
     write_jsonl(source, TASKS[:1])

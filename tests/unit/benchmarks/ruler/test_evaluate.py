@@ -24,6 +24,7 @@ from benchmarks.ruler.variants import make_reader
 from core.data import DataError, write_jsonl
 from core.data.files import write_records
 from core.runs.evaluation import EvalResult
+from core.runs.files import JsonlLog
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
@@ -145,10 +146,21 @@ async def test_a_killed_evaluation_makes_no_finished_call_again(tokenizer, model
     respond, prompts = die_at(10_000)
     found = await run(ScriptedModels(respond), killed, model, short, variants=("trained",))
     assert len(prompts) == len(all_prompts) - 11
-    assert "11 calls of a killed process were taken up" in capsys.readouterr().out
+    (doubt,) = killed.published["departures"]
+    assert "11 calls of a killed process are not made again" in doubt
+    assert f"note: {doubt}" in capsys.readouterr().out
     (ours, theirs) = (replace(cells["trained", 448, 0], seconds=0.0, notes={}) for cells in (found, expected))
     assert ours == theirs
     assert not list(killed.evaluation_path.glob(".*.calls.jsonl"))
+
+
+async def test_a_call_that_cannot_be_kept_fails_no_sample(tokenizer, model, folder, short, monkeypatch):
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JsonlLog, "append", fail)
+    found = await run(ScriptedModels(needle_reader(tokenizer)), folder, model, short, variants=("trained",))
+    assert found["trained", 448, 0].failures == {}
 
 
 async def test_each_task_has_its_own_scores(tokenizer, model, folder, short):
@@ -247,15 +259,13 @@ def test_what_a_run_was_trained_on_is_told(model, tmp_path, capsys):
 
     def told(*words: str) -> list[str]:
         command.prepare(command.make_parser().parse_args(["--run", str(run.path), "--variants", "trained", *words]))
-        return [line for line in capsys.readouterr().out.splitlines() if "trained on" in line]
+        return [line for line in capsys.readouterr().out.splitlines() if "data.train" in line]
 
     assert told("--data", str(test), "--tasks", "2") == []
     (line,) = told("--data", str(test), "--tasks", "3")
-    assert line == f"note: {test}: 1 of 3 questions are evaluated, and the run was trained on them"
+    assert line == f"note: {test}: 1 of 3 evaluated questions are in the run's data.train"
     (line,) = told("--task", "hqa", "--hotpotqa", str(test), "--lengths", "448")
-    assert line.endswith(
-        "2 of 4 questions have their paragraphs among the distractors, and the run was trained on them"
-    )
+    assert line.endswith("2 of 4 questions whose paragraphs may be distractors are in the run's data.train")
     assert line.removeprefix("note: ") in run.published["departures"]
 
 
