@@ -153,5 +153,5 @@ def format_passages(passages: Iterable[str]) -> str:
     return "".join(PASSAGE.format(n, title, text) for n, (title, _, text) in enumerate(parts, 1)).strip()
 
 
-SPEC = MethodSpec("search_r1", SearchR1Recipe, PRESETS, SearchR1, keeps_messages=True)
+SPEC = MethodSpec("search_r1", SearchR1Recipe, PRESETS, SearchR1, needs_context=None, keeps_messages=True)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

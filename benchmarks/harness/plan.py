@@ -165,4 +165,5 @@ def drop_ports(value: Any) -> Any:
 
 
 def hash_json(value: Any) -> str:
+    """Return the sha256 of a value that JSON can write, the same for every order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

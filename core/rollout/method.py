@@ -56,8 +56,8 @@ class MethodSpec:
     presets: Path
     make: Callable[[Any, Any], Method]
     """Makes the Method from (recipe, tokenizer). It is a plain function: worker processes import it by name."""
-    needs_context: bool = False
-    """Makes a task without context an error in the data."""
+    needs_context: bool | None = False
+    """Makes a task without context an error in the data. None says that a context is rightly left out."""
     keeps_messages: bool = False
     """Says that prompts show `Task.messages`. Otherwise a record with messages before its question is an error."""
     short_answers: bool | Callable[[Any], bool] = True
