@@ -51,7 +51,7 @@ def test_a_method_that_takes_any_question_shows_its_first_prompt_without_a_servi
     assert "a.jsonl: read 5 records, and refused none" in out
     assert f"note: {tmp_path / 'a.jsonl'}: field x is not used (5 of 5 records)" in err
     dropped = "field context is not asked for: see whether a prompt shows it (5 of 5 records)"
-    assert (dropped in err) == (method in ("agentflow", "retool", "search_r1", "toolorchestra"))
+    assert (dropped in err) == (method in ("agentflow", "retool", "toolorchestra"))
     assert [f"Where is {n}?" in out for n in range(5)] == [True, True, True, False, False]
     assert out.count("--- answers: ") == 3
     assert "--- model.max_model_len=4,000: fits" in out
