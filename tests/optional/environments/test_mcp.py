@@ -27,7 +27,7 @@ from agentic.agent.rollout import SPEC, build
 from agentic.agentflow.config import make_toolbox
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
 from core.data import write_jsonl
-from core.environments.mcp import McpServer, read_schemas
+from core.environments.mcp import McpServer, ServerFault, read_schemas
 from core.policy.base import Roles
 from core.policy.server_process import find_free_port
 from core.rollout.runner import Runner
@@ -209,7 +209,7 @@ def make_box(**server: Any) -> Any:
     return make_toolbox(recipe.agentflow)
 
 
-async def test_a_server_over_http_that_dies_is_told_and_asked_again_when_it_is_back(own: Path) -> None:
+async def test_a_server_over_http_that_dies_ends_the_rollout_and_is_asked_again_when_it_is_back(own: Path) -> None:
     port = find_free_port("127.0.0.1")
 
     async def start() -> subprocess.Popen[bytes]:
@@ -229,13 +229,13 @@ async def test_a_server_over_http_that_dies_is_told_and_asked_again_when_it_is_b
         assert (await box.call(add, {"a": 2, "b": 3}, ToolContext())).text == "5"
         process.send_signal(signal.SIGKILL)
         process.wait()
-        gone = await box.call(add, {"a": 2, "b": 3}, ToolContext())
-        assert gone.status == "error"
-        assert "counter failed: the MCP server counter is not ready: ConnectError" in gone.text
+        with pytest.raises(ServerFault, match="the MCP server counter is not ready: ConnectError"):
+            await box.call(add, {"a": 2, "b": 3}, ToolContext())
         process = await start()
         assert (await box.call(add, {"a": 4, "b": 3}, ToolContext())).text == "7"
         (die,) = box = make_box(url=f"http://127.0.0.1:{port}/mcp", tools=["die"], reply_s=20)
-        assert "failed: the MCP server counter has ended: Remote" in (await box.call(die, {}, ToolContext())).text
+        with pytest.raises(ServerFault, match="the MCP server counter has ended: Remote"):
+            await box.call(die, {}, ToolContext())
     finally:
         process.kill()
         process.wait()
