@@ -309,11 +309,10 @@ async def open_reader(
     """Open a reader that has prepared its tasks, with a policy for calls of up to `context` tokens, which are kept."""
     async with models.policy(cell.model_path, context) as policy:
         with closing(JsonlLog(calls_path(folder, cell))) as log:
-            kept, doubt = KeptCalls(policy, log, cell), f"{cell}: its seconds may be too few:"
+            kept = KeptCalls(policy, log, cell)
             if kept.left:
-                line = f"{doubt} {kept.left:,} calls of a killed process are not made again"
-                print(f"note: {line}; to make them, delete {log.path}", flush=True)
-                save_published(folder, (), [line], [doubt])
+                told = f"{cell}: {kept.left:,} calls of a killed process are not made again, and its seconds lack them"
+                print(f"note: {told}; to make them, delete {log.path}", flush=True)
             yield OpenVariant(reader, {"policy": kept}, models.tokenizer(cell.model_path))
 
 
