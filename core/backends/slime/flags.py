@@ -70,6 +70,11 @@ def cluster(recipe: Recipe) -> SlimeSection:
             "slime splits a batch evenly; let algorithm.num_steps_per_rollout divide tasks_per_step x group_size"
         )
     check_algorithm(recipe)
+    if not slime.colocate and FRAMEWORKS[slime.framework].apart_script != "train.py" and recipe.algorithm.tis is None:
+        raise RecipeError(
+            "slime.colocate=false samples a step while the one before it is trained, so with older weights; set "
+            "algorithm.tis, such as [0, 2]"
+        )
     if slime.rows == "fan_out":
         check_fan_out(recipe, regrade=method_spec(recipe.method).regrade(recipe) is not None)
     if "mlflow" in recipe.run.trackers:

@@ -58,7 +58,7 @@ def test_a_setting_reaches_its_group(override: str, group: str, words: str) -> N
 
 
 def test_rollout_on_gpus_of_its_own() -> None:
-    words = rendered("slime.colocate=false", "slime.rollout_gpus=16")["ACTOR"]
+    words = rendered("slime.colocate=false", "slime.rollout_gpus=16", "algorithm.tis=[0, 2]")["ACTOR"]
     assert "--colocate" not in words
     assert value(words, "--rollout-num-gpus") == "16"
 
@@ -118,6 +118,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
         (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),
         (["slime.flags={lr: 1e-5}"], "with its leading --"),
         (["slime.colocate=false"], "set slime.rollout_gpus"),
+        (["slime.colocate=false", "slime.rollout_gpus=8"], "with older weights; set algorithm.tis"),
         (["run.trackers=[wandb, mlflow]"], "run.trackers: slime has no mlflow; use wandb or tensorboard"),
         (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
         (["slime.rows=fan_out", "algorithm.update_group_size=4"], "leave rollouts of a group out"),

@@ -113,6 +113,7 @@ def test_fanned_out_rollouts_are_refused_where_an_abort_would_end_the_job() -> N
     """vime's AsyncRolloutWorker raises for a group that it runs again, where slime's loses it (vime at 8c1c944bc)."""
     path, fan_out = "rollout.fully_async_rollout.generate_rollout_fully_async", ["slime.rows=fan_out"]
     more = ["slime.colocate=false", "slime.rollout_gpus=8", "run.eval_every=0", "algorithm.loss_agg=token"]
+    more += ["algorithm.tis=[0, 2]"]
     jobs = {name: [*more, f"slime.flags.--rollout-function-path={name}.{path}"] for name in ("slime", "vime")}
     with pytest.raises(RecipeError, match=r"the job ends if the others are fanned out; set slime\.rows=container"):
         launch.make_job(recipe_on("vime", *jobs["vime"], *fan_out), PATHS.out)
@@ -123,7 +124,8 @@ def test_fanned_out_rollouts_are_refused_where_an_abort_would_end_the_job() -> N
 def test_vime_has_one_script_for_gpus_apart_too() -> None:
     """Its own examples/fully_async starts train.py (vime at 8c1c944bc); slime has train_async.py."""
     for framework, script in (("slime", "/root/slime/train_async.py"), ("vime", "/root/vime/train.py")):
-        recipe = recipe_on(framework, "slime.colocate=false", "slime.rollout_gpus=8")
+        tis = ["algorithm.tis=[0, 2]"] if framework == "slime" else []  # which samples ahead with that script
+        recipe = recipe_on(framework, "slime.colocate=false", "slime.rollout_gpus=8", *tis)
         assert launch.make_job(recipe, PATHS.out).command[0] == f"-- python3 {script}"
 
 
