@@ -55,6 +55,10 @@ from core.types import COUNTED_METRICS, PARTIAL_METRICS
 REWARD_STEPS = 10
 """The first and the last reward are means over so many steps, or over half of a shorter training."""
 
+WEIGHTS = ("weights", "role_weights")
+OF_VARIANTS = ("tasks", "tokenizer", "dtype", "window.prompt_tokens", "window.answer_tokens")
+"""Names conditions in which a variant may differ from `trained`: changes pair the tasks that both have."""
+
 Selection = Sequence[tuple[EvalResult, Sequence[int]]]
 """Holds the results of several seeds, each with the indices of the tasks to count."""
 
@@ -120,9 +124,9 @@ def list_older(
 
 
 def list_uneven(by_data: Mapping[str, Sequence[EvalResult]], trained: Mapping[int, Path | None]) -> Iterator[str]:
-    """Say what the results that one number stands for do not share: seeds, and by what, but weights, they were had.
+    """Say what results that stand for one number, or that a change compares, do not share: by what they were had.
 
-    A seed that has trained should be in each of them.
+    A seed that has trained should be in each of them. Variants may differ in weights, and greedy ones in sampling.
     """
     for data, results in by_data.items():
         seeds = {result.seed for result in results} | {seed for seed, path in trained.items() if path}
@@ -133,12 +137,22 @@ def list_uneven(by_data: Mapping[str, Sequence[EvalResult]], trained: Mapping[in
             name = f"{data}, {variant}" + (f" at length {length}" if length else "")
             if missing := seeds - {result.seed for result in own}:
                 yield f"{name}: seed {', '.join(map(str, sorted(missing)))} was not evaluated"
-            had = [flatten({**r.settings, "sampling": r.sampling, "tasks": r.n}) for r in own]
-            for key in dict.fromkeys(chain(*had)):
-                values = [settings.get(key) for settings in had]
-                if key.partition(".")[0] not in ("weights", "role_weights") and values != values[:1] * len(values):
-                    told = key.partition(".")[0] if key.startswith("code") else key  # all files in one line
-                    yield f"{name}: {told} is not the same for all seeds"
+            uneven = _list_unlike(own)
+            yield from (f"{name}: {key} is not the same for all seeds" for key in uneven)
+            trained_here = cells.get(("trained", length), own)
+            apart = {*uneven, *_list_unlike(trained_here), *OF_VARIANTS}
+            for key in _list_unlike([*trained_here, *own]):
+                if key not in apart and not (variant.endswith("-greedy") and key.startswith("sampling.")):
+                    yield f"{name}: {key} is another than that of trained, or unknown"
+
+
+def _list_unlike(results: Sequence[EvalResult]) -> dict[str, None]:
+    """List the conditions, but for weights, that are not those of all these results; files of code are one."""
+    had = [flatten({**r.settings, "sampling": r.sampling, "tasks": r.n}) for r in results]
+    unlike = (key for key in dict.fromkeys(chain(*had)) if any(one.get(key) != had[0].get(key) for one in had))
+    tops = {key: key.partition(".")[0] for key in unlike}
+    told = (top if top.startswith("code") else key for key, top in tops.items() if top not in WEIGHTS)
+    return dict.fromkeys(told)
 
 
 def join_departures(results: Iterable[EvalResult]) -> Iterator[str]:

@@ -188,13 +188,31 @@ def test_what_the_seeds_of_a_number_do_not_share_is_told(empty: RunFolder) -> No
         settings = {"memagent": {"max_chunks": 8 - seed // 2}, "weights": f"{seed}", **window}
         scores = [1.0] * (1 + seed // 2)
         empty.save_evaluation(result("trained", 500, scores, seed, sampling={"temperature": 1.0}, settings=settings))
-    empty.save_evaluation(result("untrained", 500, [0.0], 1))
+    empty.save_evaluation(result("untrained", 500, [0.0], 1, sampling={"temperature": 1.0}))
     assert build_summary(empty)["departures"] == [
         "niah, trained at length 500: memagent.max_chunks is not the same for all seeds",
         "niah, trained at length 500: window is not the same for all seeds",
         "niah, trained at length 500: code is not the same for all seeds",
         "niah, trained at length 500: tasks is not the same for all seeds",
         "niah, untrained at length 500: seed 0, 2 was not evaluated",
+    ]
+
+
+def test_what_a_change_compares_and_was_had_otherwise_is_told(empty: RunFolder) -> None:
+    def save(variant: str, file: str, code: str, temperature: float, **more: str) -> None:
+        settings = {"data": {"file": file}, "code": {"a.py": code, "b.py": code}, "weights": variant, **more}
+        empty.save_evaluation(
+            result(variant, 0, [1.0], 0, "test", sampling={"temperature": temperature}, settings=settings)
+        )
+
+    save("trained", "test.jsonl sha256:1", "1", 0.7)
+    save("untrained", "test.jsonl sha256:1", "2", 1.0)
+    save("untrained-greedy", "test.jsonl sha256:2", "1", 0.0, tokenizer="t")
+    save("no-tool", "test.jsonl sha256:1", "1", 0.7)
+    assert build_summary(empty)["departures"] == [
+        "test, untrained: code is another than that of trained, or unknown",
+        "test, untrained: sampling.temperature is another than that of trained, or unknown",
+        "test, untrained-greedy: data.file is another than that of trained, or unknown",
     ]
 
 
