@@ -126,6 +126,9 @@ def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conver
 
     Training started from the model `hf`: its config and tokenizer are copied. Megatron pads the embedding; the size of
     this model's vocabulary tells the converter which rows to drop.
+
+    Raises:
+        ConversionError: there is no checkpoint, or `out` holds those of another training.
     """
     found = {folder.name: folder for folder in sorted(dist.glob("iter_*")) if is_complete(folder)}
     if not found:
@@ -133,6 +136,10 @@ def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conver
     origin, told = json.dumps(str(dist.resolve())), out / ORIGIN
     if told.is_file() and told.read_text(encoding="utf-8") != origin:
         raise ConversionError(f"{out}: holds checkpoints of {told.read_text(encoding='utf-8')}. Give another --out.")
+    for name in (name for name in found if (out / name).exists()):
+        if (found[name] / ".metadata").stat().st_mtime > (out / name).stat().st_mtime:
+            told = f"is older than {found[name]}, so of an earlier training. Delete it, or give another --out."
+            raise ConversionError(f"{out / name}: {told}")
     targets = {name: out / name for name in found if not (out / name).exists()}
     assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary_size(hf))]
 

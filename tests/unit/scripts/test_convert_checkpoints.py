@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -128,6 +129,16 @@ def test_a_folder_holds_the_checkpoints_of_one_run(tools, hf, tmp_path, capsys):
     codes = [main(["to-hf", *common(tools, hf, tmp_path / run), "--out", str(tmp_path / "out")]) for run in ("a", "b")]
     assert codes == [0, 1]
     assert f'holds checkpoints of "{tmp_path / "a"}". Give another --out.' in capsys.readouterr().err
+
+
+def test_what_an_earlier_training_saved_in_the_same_folder_is_not_taken_for_this_one(tools, hf, tmp_path, capsys):
+    save(tmp_path / "dist", 20)
+    arguments = ["to-hf", *common(tools, hf, tmp_path / "dist"), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    later = (tmp_path / "out/iter_0000020").stat().st_mtime + 1
+    os.utime(tmp_path / "dist/iter_0000020/.metadata", (later, later))
+    assert main(arguments) == 1
+    assert "so of an earlier training. Delete it, or give another --out." in capsys.readouterr().err
 
 
 def test_what_was_interrupted_is_not_taken_for_converted(tools, hf, tmp_path, capsys):
