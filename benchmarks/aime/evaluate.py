@@ -82,7 +82,7 @@ def prepare(options: argparse.Namespace) -> FilePlan:
         "recipe": drop_ports(recipe.model_dump(mode="json", exclude=NOT_IN_CONFIG)),
     }
     folder = create_folder(options, f"aime-{Path(options.model).name}", settings)
-    models = EvalModels.from_options(options, recipe)
+    models = EvalModels.from_options(options, recipe, "aime")
     cells = [
         models.make_cell(
             folder,

@@ -36,8 +36,8 @@ MODELS_IN_MEMORY = 2
 DIGEST_PARTS = 256
 """Parts of 4 KiB of each file of weights: a second for the largest models, and training changes every part."""
 
-NO_CONDITION = ("__init__", "evaluate", "published")
-"""Names files of a benchmark that no score follows from: its command, and what was published."""
+NO_CONDITION = ("__init__", "evaluate", "published", "results")
+"""Names files of a benchmark that no sample follows from: its command, what was published, and its statistics."""
 
 
 @dataclass

@@ -96,7 +96,7 @@ def prepare(options: argparse.Namespace) -> Tau2Plan:
             raise EvaluationError(f"{role!r} is not under toolorchestra.models; add it with --set")
     worlds = {name: getattr(options, name) for name in ("processes", "user", "judge", "max_steps", "max_errors")}
     worlds |= {"python": options.tau2_python, "data": options.tau2_data}
-    models = EvalModels.from_options(options, recipe)
+    models = EvalModels.from_options(options, recipe, "tau2")
     if options.protocol in variants:
         context = models.limit(options.model) - recipe.toolorchestra.max_tokens - MARGIN
         if context < 1:

@@ -37,6 +37,14 @@ def test_the_budget_is_that_of_every_call_of_the_policy() -> None:
     assert cli.with_budget(recipe(7), 50) == recipe(50)
 
 
+def test_samples_follow_from_the_code_that_asks_and_grades(tmp_path: Path) -> None:
+    problems = tmp_path / "sums.jsonl"
+    problems.write_text('{"id": "p", "problem": "What is 1 plus 1?", "answer": "2"}\n')
+    words = ["--data", str(problems), "--model", "owner/name", "--variants", "single", "--out", str(tmp_path / "out")]
+    (cell,) = cli.prepare(cli.make_parser().parse_args([*words, "--policy-url", "http://127.0.0.1:1"])).cells
+    assert set(cell.settings["code_of_benchmark"]) == {"problems.py"}
+
+
 def test_a_model_that_is_not_there_is_named_before_its_problems(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,8 @@ def test_the_do_nothing_variant_needs_no_model(tmp_path: Path, capsys: pytest.Ca
     numbers = read_numbers(out, "do-nothing")
     assert (numbers["pass^1"]["retail"]["mean"], numbers["tasks"], numbers["trials"]) == (0.5, {"retail": 2}, 1)
     assert any("domains/retail/db.json is missing" in line for line in RunFolder(out).published["departures"])
+    codes = {frozenset(result.settings["code_of_benchmark"]) for result in RunFolder(out).evaluations()}
+    assert codes == {frozenset({"protocols.py", "tasks.py"})}
     official = json.loads((out / "official" / "do-nothing_retail.json").read_text())
     assert [s["trial"] for s in official["simulations"]] == [0, 0]
     assert official["info"]["num_trials"] == 1
