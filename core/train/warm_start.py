@@ -115,10 +115,12 @@ def train_supervised(
         model = weights.load(start, recipe.model.dtype, recipe.model.device, recipe.model.lora)
         add_adapters(model, recipe.model.lora)
         trainer = Trainer(model, optimizer, start=start, compiled=recipe.model.compile)
-        newest = checkpoint.latest(checkpoints)
+        newest, done = checkpoint.latest(checkpoints), 0
         if newest is not None:
-            trainer.load_state(checkpoint.load(newest, model)["trainer"])
-        done = step = trainer.steps
+            state = checkpoint.load(newest, model)
+            trainer.load_state(state["trainer"])
+            done = state["step"]  # a batch without a token is a step here, and none of the trainer's
+        step = done
         metrics.rewind(stage, done)
         progress.resume(done)
         health = Health(recipe.health)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from agentic.memagent.rollout import SPEC
 from core.config import RecipeError, WarmStartSection
+from core.runs.files import read_jsonl
 from core.runs.run_folder import StepLog
 from core.train import warm_start as module
 from core.train.trainer import TrainingError
@@ -117,6 +118,26 @@ def test_a_warm_start_whose_steps_are_all_skipped_says_so_and_ends(model, tmp_pa
         run(tmp_path, monkeypatch, lambda *_: iter([EXAMPLES] * 9), section, f"model.path={model}", show=said.append)
     assert any("warning, steps skipped" in line.note for line in said)
     assert not (tmp_path / "warm_start").exists()
+
+
+def test_a_batch_without_a_token_is_not_repeated_by_a_run_that_goes_on(model, tmp_path, monkeypatch):
+    batches = [[((1, 2), (token,) if token else ())] for token in (3, 0, 4, 5)]
+    section, setting = WarmStartSection(steps=4, batch_size=1, lr_warmup_steps=0), f"model.path={model}"
+    whole = run(tmp_path / "whole", monkeypatch, lambda *_: iter(batches), section, setting)
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SAVE_SHARE", 1e9)
+
+    def die(*_):
+        yield from batches[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", monkeypatch, die, section, setting)
+    resumed = run(tmp_path / "killed", monkeypatch, lambda *_: iter(batches), section, setting)
+    losses = [[one["loss"] for one in read_jsonl(path.parent / "metrics.jsonl")] for path in (whole, resumed)]
+    assert losses[0] == losses[1]
+    ours, theirs = (load_file(path / "model.safetensors") for path in (resumed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_frozen_weights_stay_in_the_warm_start_too(model, tmp_path, monkeypatch):
