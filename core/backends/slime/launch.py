@@ -106,7 +106,7 @@ def make_job(recipe: Recipe, out: Path) -> Job:
         },
         models={"model": slime.checkpoint.hf, **served},
         folders=folders,
-        find_local_problems=partial(find_local_problems, recipe, slime),
+        find_local_problems=partial(find_local_problems, recipe, slime, paths),
         served=slime.roles,
         open_points=find_open_points(slime),
         unread={
@@ -142,10 +142,10 @@ def model_file(slime: SlimeSection) -> Path:
     return Path(slime.source) / "scripts" / "models" / f"{slime.model}.sh"
 
 
-def find_local_problems(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
+def find_local_problems(recipe: Recipe, slime: SlimeSection, paths: flags.Paths) -> Iterator[str]:
     """Name what is missing on this machine."""
     yield from _sources(slime)
-    yield from _checkpoints(recipe, slime)
+    yield from _checkpoints(recipe, slime, paths)
     yield from _model(recipe, slime)
 
 
@@ -159,6 +159,9 @@ def find_open_points(slime: SlimeSection) -> list[str]:
         points.append(f"image: {base[1]} of docker/Dockerfile has no digest; pin it with --build-arg, as the file says")
     return points
 
+
+TRACKER = "latest_checkpointed_iteration.txt"
+"""Names the file that Megatron writes when a checkpoint is complete."""
 
 LONGER_CONTEXT = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"}
 """Names the variables that let a server go beyond the positions of the model's config."""
@@ -219,12 +222,14 @@ def _sources(slime: SlimeSection) -> Iterator[str]:
         yield f"slime.megatron: no Megatron-LM at {megatron}. It is in {name}'s image; or --set slime.megatron=PATH"
 
 
-def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
-    hf, ref = Path(slime.checkpoint.hf), Path(slime.checkpoint.ref_load)
+def _checkpoints(recipe: Recipe, slime: SlimeSection, paths: flags.Paths) -> Iterator[str]:
+    hf, ref, save = Path(slime.checkpoint.hf), Path(slime.checkpoint.ref_load), slime.checkpoint.save
+    if save and (Path(save) / TRACKER).is_file() and not paths.recipe.is_file():
+        yield f"slime.checkpoint.save: {save} holds another run, from which this one would go on; name another folder"
     if not (hf / "config.json").is_file():
         name = recipe.model.path if is_hub_id(recipe.model.path) else "OWNER/NAME"
         yield f"slime.checkpoint.hf: no model at {hf}. Download it: hf download {name} --local-dir {hf}"
-    if not (ref / "latest_checkpointed_iteration.txt").is_file():
+    if not (ref / TRACKER).is_file():
         yield (
             f"slime.checkpoint.ref_load: no torch_dist checkpoint at {ref}. Make it: "
             f"tokentrue convert to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.source} "

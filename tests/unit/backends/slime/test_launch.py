@@ -247,6 +247,18 @@ def test_a_checkpoint_of_other_weights_is_not_taken_for_the_models(cluster: Clus
     assert "was made from other weights than those of" in capsys.readouterr().err
 
 
+def test_a_new_run_does_not_go_on_from_the_checkpoints_of_another(cluster: Cluster, tmp_path: Path, capsys) -> None:
+    """`--load` is the folder of `--save`, and Megatron goes on from whatever it finds there."""
+    save = {"slime.checkpoint.save": tmp_path / "saved"}
+    assert launch.main(cluster.arguments(**save)) == 0
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved/latest_checkpointed_iteration.txt").write_text("9")
+    assert launch.main(cluster.arguments(**save)) == 0, "its own"
+    cluster.out = tmp_path / "other"
+    assert launch.main(cluster.arguments(**save)) == 1
+    assert f"{tmp_path / 'saved'} holds another run, from which this one would go on" in capsys.readouterr().err
+
+
 def test_data_lie_where_the_command_is_given(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were looked for in this repository, though a method of one's own lies in another folder."""
     monkeypatch.chdir(cluster.folder)
