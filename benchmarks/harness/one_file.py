@@ -84,6 +84,7 @@ def plan_file(
         cells,
         lambda cell: describe(recipe, cell, digest),
         read_scores(benchmark, options.protocol),
+        departures=recipe.fill_departures(),
         published_as=options.published_as,
     )
     return FilePlan(folder, models, cells, tasks)

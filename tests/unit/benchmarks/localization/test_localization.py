@@ -44,6 +44,14 @@ def test_an_evaluation_has_all_scores_and_stands_beside_the_published_ones(
     assert "settings.dtype was 'float32', is now 'bfloat16'" in capsys.readouterr().err
 
 
+def test_what_the_recipe_does_otherwise_stands_beside_the_scores_too(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "tasks.jsonl", WORLD.draw_tasks("test", 1))
+    words = ["--model", "owner/name", "--policy-url", "http://127.0.0.1:1", "--data", str(tmp_path / "tasks.jsonl")]
+    words += ["--protocol", "swebench-lite", "--out", str(tmp_path / "out")]
+    folder = EVALUATOR.prepare(EVALUATOR.make_parser().parse_args(words)).folder
+    assert any("ends the search" in line for line in build_summary(folder)["departures"])
+
+
 def test_another_tool_does_not_stand_beside_the_published_ones() -> None:
     theirs, ours = protocol("swebench-lite"), our_settings(SPEC.load("paper"), Sampling(temperature=0.6))
     assert theirs.covers(ours)
