@@ -184,7 +184,8 @@ class SlimeBridge:
 def summarize(samples: Sequence[SlimeSample], reward_key: str | None = None) -> dict[str, float]:
     """Return mean reward, shares truncated and failed, failures by name, and means of the method's metrics.
 
-    All are over rollouts. A failed one counts as reward 0 and has no metrics; a fanned-out one counts once.
+    All are over rollouts. A failed one counts as reward 0 and has no metrics; a fanned-out one counts once. Without a
+    valid rollout there is no reward.
     """
     # The parts of a fanned-out rollout share a `rollout_id`; a container has none.
     rollouts = list({id(s) if s.rollout_id is None else s.rollout_id: s for s in samples}.values())
@@ -196,9 +197,9 @@ def summarize(samples: Sequence[SlimeSample], reward_key: str | None = None) -> 
         for group in group_samples(rollouts)
     ]
     valid = [reward for group in rewards for reward in group]
+    reward = sum(read_reward(s, reward_key) for s in rollouts if s.reward is not None) / len(rollouts)
     return {
-        "reward": sum(read_reward(s, reward_key) for s in rollouts if s.reward is not None) / len(rollouts),
-        **({"reward_std": pstdev(valid)} if valid else {}),
+        **({"reward": reward, "reward_std": pstdev(valid)} if valid else {}),
         "groups_with_signal": fmean(len(set(group)) > 1 for group in rewards),
         **summarize_notes(notes),
     }

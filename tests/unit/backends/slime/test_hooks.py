@@ -290,6 +290,10 @@ def test_logs_tell_failures_by_name_and_leave_slimes_own_running(
         if name != "rollout/step"
     }
     assert (train_key, eval_key, evaluation["eval/step"]) == ("rollout/step", "eval/step", 3)
+    hooks.rollout_log(4, arguments(RECIPE), filled(0, None, None))
+    outage = slime_modules["observability.logging_utils"].log.call_args.args[1]
+    assert "rollout/reward" not in outage, "an outage is no step of reward 0"
+    assert outage["rollout/failed"] == 1.0
 
 
 @pytest.mark.usefixtures("slime_modules")
