@@ -73,7 +73,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
     if not slime.colocate and FRAMEWORKS[slime.framework].apart_script != "train.py" and recipe.algorithm.tis is None:
         raise RecipeError(
             "slime.colocate=false samples a step while the one before it is trained, so with older weights; set "
-            "algorithm.tis, such as [0, 2]"
+            "algorithm.tis, such as [0,2]"
         )
     if slime.rows == "fan_out":
         check_fan_out(recipe, regrade=method_spec(recipe.method).regrade(recipe) is not None)

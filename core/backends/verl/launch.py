@@ -121,7 +121,7 @@ def cluster(recipe: Recipe) -> VerlSection:
         f"optimizer.lr_decay_steps is {optimizer.lr_decay_steps}; on verl the rate reaches 0 at the run's end, after "
         f"{steps} steps: set it to null": scheduler == "cosine" and optimizer.lr_decay_steps != steps,
         f"verl.trainer_mode is {verl.trainer_mode}, which trains on rollouts of older weights; set algorithm.tis, "
-        "such as [0, 2]": verl.trainer_mode != "sync" and recipe.algorithm.tis is None,
+        "such as [0,2]": verl.trainer_mode != "sync" and recipe.algorithm.tis is None,
     }
     refuse_first(unfit)
     return verl
