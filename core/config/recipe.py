@@ -443,7 +443,7 @@ class Recipe(Section):
                 "without them; set them to 1 and -1"
             )
         if self.rollout.ahead and self.algorithm.tis is None and not self.algorithm.loss_mode.startswith("dppo"):
-            raise ValueError("rollout.ahead trains on rollouts of older weights; set algorithm.tis, such as [0, 2]")
+            raise ValueError("rollout.ahead trains on rollouts of older weights; set algorithm.tis, such as [0,2]")
         if self.rollout.ahead and (self.algorithm.dynamic_sampling or self.data.sampler == "curriculum"):
             raise ValueError(
                 "rollout.ahead takes the tasks of a step before earlier rollouts are known, by which "
