@@ -128,6 +128,8 @@ _MARKS = re.compile(
 """Matches what normalising removes although it is needed: signs, points, operators, units, an A at the end, what stands
 between two digits (7:30 is not 730), the minus of a mark."""
 _SAME = {"是的": "是", "不是": "否", "不是的": "否"}
+_CHOICES = re.compile("[a-h](?:[,;] ?[a-h])+")
+"""Matches several options of a question, such as A、B、D, which is A, B, D by now. In `A, B` the A is no article."""
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -140,6 +142,8 @@ def is_same_text(answer: str, label: str) -> bool:
     plain, marks = normalize_answer(label), _find_marks(label)
     if answer == label or not (plain or marks):
         return bool(label) and answer == label
+    if _CHOICES.fullmatch(answer) or _CHOICES.fullmatch(label):
+        return re.findall(r"\w", answer) == re.findall(r"\w", label)
     return normalize_answer(answer) == plain and _find_marks(answer) == marks
 
 

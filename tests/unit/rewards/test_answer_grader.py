@@ -105,10 +105,11 @@ def test_a_text_holds_an_answer_as_whole_words_or_by_its_value(text: str, answer
         ("25个苹果", "25", True), ("12名学生", "12", True), ("3个月", "3", True), ("3个小时", "3小时", True),
         ("25美元", "$25", True), ("25美元", "25元", False), ("3年", "3 years", True), ("60公里/小时", "60 km/h", True),
         ("3个半月", "3", False), ("25人以上", "25", False), ("3", "3个火枪手", False), ("3万5千", "35000", True),
+        ("A、B、D", "ABD", True), ("A、B", "A,B", True), ("A、D、B", "ABD", False), ("A、B", "B", False),
         ("是的。", "是", True), ("不是", "是", False), ("3 times", "3", True), ("3 times pi", "3", False),
     ],
 )  # fmt: skip
-def test_units_counters_and_yes_in_chinese(answer: str, label: str, same: bool) -> None:
+def test_units_counters_choices_and_yes_in_chinese(answer: str, label: str, same: bool) -> None:
     assert is_accepted(answer, [label]) is same
 
 
