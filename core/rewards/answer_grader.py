@@ -69,7 +69,7 @@ def is_accepted(answer: str | None, answers: Sequence[str]) -> bool:
 _NUMBER = re.compile(rf"(?<![^\W{SPACELESS}])(?<!\.)-?\d+(?:,\d{{3}})*(?:\.\d+)?(?![^\W{SPACELESS}])")
 
 
-_YES_NO = frozenset("yes no 是 是的 否 不 不是 对 不对 有 没有 はい いいえ".split())
+YES_NO = frozenset("yes no 是 是的 否 不 不是 对 不对 有 没有 はい いいえ".split())
 
 
 def holds_answer(text: str, answers: Sequence[str]) -> bool:
@@ -84,7 +84,7 @@ def holds_answer(text: str, answers: Sequence[str]) -> bool:
         if _NUMBER.fullmatch(answer):
             if _read_number(answer) in numbers:
                 return True
-        elif answer.lower() not in _YES_NO and strict_string_match_part(text, [answer]):
+        elif answer.lower() not in YES_NO and strict_string_match_part(text, [answer]):
             return True
     return False
 
