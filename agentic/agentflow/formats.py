@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from core.rewards.answers import fold_text
 from core.text.programs import PYTHON, dedent_program, find_last_fence
 
 Style = Literal["official", "released", "fences", "compact"]
@@ -71,7 +72,7 @@ class OfficialFormat:
             found = next((label for label in reversed(labels) if label.name == name and label.stop <= end), None)
             fields[name] = _clean(text[found.stop : end]) if found else ""
             end = found.start if found else end
-        tool = fields["tool"].partition("\n")[0].strip(" \t`*_\"'[]").removesuffix(".").rstrip("`*\"'")
+        tool = fold_text(fields["tool"].partition("\n")[0]).strip(" \t`*_\"'[]").removesuffix(".").rstrip("`*\"']")
         if not tool:
             return ParseError("no_tool", "there is no `Tool Name:` with a tool after it")
         if not fields["sub_goal"]:
@@ -91,7 +92,7 @@ class OfficialFormat:
 
     def parse_verdict(self, text: str) -> bool | ParseError:
         """Return whether to stop."""
-        conclusions = _CONCLUSION.findall(text)
+        conclusions = _CONCLUSION.findall(fold_text(text))
         return conclusions[-1].upper() == "STOP" if conclusions else _NO_CONCLUSION
 
 

@@ -29,7 +29,7 @@ End = Literal[
 ]  # fmt: skip
 """Names how an agent ends. All but `answered` give the status `truncated`; what is left of its work is graded."""
 
-NOT_OUR_AGENT = ("refused_policy_", "refused_rollout_", "refused_aborted", "refused_internal")
+NOT_OUR_AGENT = ("refused_policy_", "refused_rollout_", "refused_aborted", "refused_internal", "other_role_full")
 """Begins the counters of requests that the gateway could not answer, through no fault of the agent."""
 
 QUESTION_FILE = "/tmp/question.txt"

@@ -154,6 +154,8 @@ class GatewaySession:
     def _settle(self, number: int, error: BaseException | None) -> None:
         """Keep what became of a request, unless a later one has ended, or it was cancelled or refused for its form."""
         is_full = isinstance(error, ContextFullError) and error.role == POLICY
+        if isinstance(error, ContextFullError) and not is_full and not self.closed:
+            self.note("other_role_full")
         of_policy = not isinstance(error, GatewayError) or error.status == 503 or is_full
         if number > self._last[0] and not self.closed and of_policy and not isinstance(error, asyncio.CancelledError):
             self._last = number, error

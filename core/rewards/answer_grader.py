@@ -7,12 +7,12 @@ An empty answer, and one of more than 500 words, is wrong without asking the jud
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answers import SPACELESS, count_words, find_box, fold_text, normalize_answer, strip_thoughts, unwrap
-from core.rewards.numbers import UNITS, is_same_number, parse_label, parse_number
+from core.rewards.numbers import HAN_NUMBER, UNITS, is_same_number, parse_label, parse_number
 
 if TYPE_CHECKING:  # methods that ask no judge import this file
     from core.rewards.judge import Ask
@@ -69,7 +69,7 @@ def is_accepted(answer: str | None, answers: Sequence[str]) -> bool:
 _NUMBER = re.compile(rf"(?<![^\W{SPACELESS}])(?<!\.)-?\d+(?:,\d{{3}})*(?:\.\d+)?(?![^\W{SPACELESS}])")
 
 
-_YES_NO = frozenset("yes no 是 是的 否 不 不是 对 不对 有 没有 はい いいえ".split())
+YES_NO = frozenset("yes no 是 是的 否 不 不是 对 不对 有 没有 はい いいえ".split())
 
 
 def holds_answer(text: str, answers: Sequence[str]) -> bool:
@@ -79,12 +79,12 @@ def holds_answer(text: str, answers: Sequence[str]) -> bool:
     """
     from core.rewards.qa import strict_string_match_part  # graders of answers do without
 
-    numbers = {_read_number(found) for found in _NUMBER.findall(fold_text(text))}
+    numbers = set(_find_numbers(fold_text(text)))
     for answer in (fold_text(answer).strip() for answer in answers):
         if _NUMBER.fullmatch(answer):
             if _read_number(answer) in numbers:
                 return True
-        elif answer.lower() not in _YES_NO and strict_string_match_part(text, [answer]):
+        elif answer.lower() not in YES_NO and strict_string_match_part(text, [answer]):
             return True
     return False
 
@@ -92,6 +92,17 @@ def holds_answer(text: str, answers: Sequence[str]) -> bool:
 def reward_finding(text: str, known: str, answers: Sequence[str]) -> float | None:
     """Return 1 for a text that holds an answer which what was `known` before does not, else 0; None without answers."""
     return float(holds_answer(text, answers) and not holds_answer(known, answers)) if answers else None
+
+
+def _find_numbers(text: str) -> Iterator[Decimal]:
+    for found in _NUMBER.finditer(text):
+        if (scale := _HAN_SCALE.match(text, found.end())) is None:
+            yield _read_number(found[0])
+        elif number := parse_number(found[0] + scale[0]):  # 3万 is not 3
+            yield number.value
+
+
+_HAN_SCALE = re.compile(f"{HAN_NUMBER}+")
 
 
 def _read_number(text: str) -> Decimal:
@@ -116,6 +127,9 @@ _MARKS = re.compile(
 )
 """Matches what normalising removes although it is needed: signs, points, operators, units, an A at the end, what stands
 between two digits (7:30 is not 730), the minus of a mark."""
+_SAME = {"是的": "是", "不是": "否", "不是的": "否"}
+_CHOICES = re.compile("[a-h](?:[,;] ?[a-h])+")
+"""Matches several options of a question, such as A、B、D, which is A, B, D by now. In `A, B` the A is no article."""
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -124,10 +138,12 @@ def is_same_text(answer: str, label: str) -> bool:
 
     Normalising must not have removed what distinguishes -28 from 28, 1.5 from 15, or vitamin A from a vitamin.
     """
-    answer, label = (unwrap(fold_text(text)).casefold() for text in (answer, label))
+    answer, label = (_SAME.get(text, text) for text in (unwrap(fold_text(each)).casefold() for each in (answer, label)))
     plain, marks = normalize_answer(label), _find_marks(label)
     if answer == label or not (plain or marks):
         return bool(label) and answer == label
+    if _CHOICES.fullmatch(answer) or _CHOICES.fullmatch(label):
+        return re.findall(r"\w", answer) == re.findall(r"\w", label)
     return normalize_answer(answer) == plain and _find_marks(answer) == marks
 
 

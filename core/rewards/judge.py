@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
-from core.rewards.answers import strip_thoughts
+from core.rewards.answers import fold_text, strip_thoughts
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ Student's answer:
 
 Explain in one or two sentences. Then write as the last line either VERDICT: SAME or VERDICT: DIFFERENT."""
 _VERDICT = re.compile(
-    r"^[^\w\n]*(?:(?:my|the|final|overall) +){0,3}(?:verdict|judge?ment|decision|conclusion)(?: is)?\W+"
+    r"^[^\w\n]*(?:(?:my|the|final|overall) +|最终|结论\W+){0,3}"
+    r"(?:verdict|judge?ment|decision|conclusion|结论|判[断定])(?: is)?\W+"
     r"(not (?:the )?)?(same|different)\b([^\n]*)$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -98,7 +99,7 @@ def make_prompt(question: str, label: str, answer: str, subject: str = "mathemat
 
 def read_verdict(reply: str) -> Verdict:
     """Return the verdict in the last line that holds one, or that the last line is; a reason may follow it."""
-    reply = strip_thoughts(reply).strip()
+    reply = fold_text(strip_thoughts(reply)).strip()
     last = _WORD_ALONE.fullmatch(reply.rpartition("\n")[2])
     for negated, word, rest in ([last.groups()] if last else []) + _VERDICT.findall(reply)[::-1]:
         if not re.search(r"\w", rest) or (_REASON.match(rest) and not _OTHER.search(rest)):

@@ -147,5 +147,5 @@ _WORDS = re.compile(
 """Matches words, such as a day or a name. Other labels are expressions."""
 _ARITHMETIC = re.compile(
     r"[\d)}!] ?(?:[-+*^×·]|\\(?:times|cdot)\b) ?[-\d({\\]|\\(?:sqrt|[dt]?binom)\b|\d!"
-    rf"|\d(?:[ ~]|\\[,;:! ])*\\text ?\{{[^{{}}]*{HAN_NUMBER}"
+    rf"|\d(?:[ ~]|\\[,;:! ])*\\text ?\{{[^{{}}]*(?:{HAN_NUMBER}|hundred|dozen)"
 )

@@ -47,12 +47,14 @@ HAN_NUMBER = "(?:[十百千](?![克米瓦卡帕分])|[万萬亿億半成折])"
 HAN_UNITS = {
     word: unit
     for unit, words in {
-        "¥": "元 块 块钱", "%": "个百分点", "°": "度", "°c": "摄氏度", "mm": "毫米", "cm": "厘米 公分", "m": "米",
-        "km": "千米 公里", "g": "克", "kg": "千克 公斤", "ml": "毫升", "l": "升", "h": "小时", "minute": "分钟",
-        "second": "秒 秒钟", "m 2": "平方米", "cm 2": "平方厘米", "m 3": "立方米", "cm 3": "立方厘米",
+        "¥": "元 块 块钱 人民币", "$": "美元", "€": "欧元", "£": "英镑", "%": "个百分点", "°": "度", "°c": "摄氏度",
+        "mm": "毫米", "cm": "厘米 公分", "m": "米", "km": "千米 公里", "g": "克", "kg": "千克 公斤", "ml": "毫升",
+        "l": "升", "m 2": "平方米", "cm 2": "平方厘米", "m 3": "立方米", "cm 3": "立方厘米", "m/s": "米/秒",
+        "km/h": "千米/时 千米/小时 公里/时 公里/小时", "second": "秒 秒钟", "minute": "分钟", "h": "小时 个小时",
+        "day": "天", "week": "周", "month": "个月", "year": "年",
     }.items()
     for word in words.split()
-} | {one: one for one in "分 角 吨 斤 天 周 年 岁 个 只 人 名 位 本 次 种 张 条 件 辆 棵 支 页 倍".split()}  # fmt: skip
+} | {one: one for one in "分角吨斤岁个只人名位本次种张条件辆棵支页倍盒袋箱瓶杯朵把头颗粒根组层家户台题"}  # fmt: skip
 """Maps what may stand right behind digits in Chinese, units and counters, to one form of the same unit."""
 
 
@@ -70,9 +72,10 @@ def parse_number(text: str) -> Number | None:
     name, equals, right = unwrap(fold_text(text)).rpartition("=")
     if equals and not _NAME.fullmatch(name):
         return None
-    right = _HAN_SCALE.sub(lambda scale: f"e{sum(HAN_SCALES[each] for each in scale[2])}{scale[1]}", unwrap(right))
+    right = _HAN_SUM.sub(lambda terms: str(sum(map(_read_term, _HAN_TERM.findall(terms[0])))), unwrap(right))
+    right = _HAN_SCALE.sub(lambda scale: f"e{sum(HAN_SCALES[each] for each in scale[2])}{scale[1]}", right)
     plain = _SCALE.sub(lambda scale: f"e{SCALES[(scale[1] or scale[2]).lower()]}", _SEPARATOR.sub(",", right))
-    match = _NUMBER.fullmatch(plain)
+    match = _NUMBER.fullmatch(plain) or _NUMBER.fullmatch(_COUNTED.sub("", plain))
     unit = None if match is None else _read_unit(match["currency"], match["unit"])
     if match is None or unit is None:
         return None
@@ -83,9 +86,12 @@ def parse_number(text: str) -> Number | None:
 
 
 def parse_label(text: str) -> Number | None:
-    """Return the number that a label is. Unlike an answer, `4x + 3y = 6` is an equation there, and not 6."""
+    """Return the number that a label is. Unlike an answer, `4x + 3y = 6` is an equation there, and not 6.
+
+    Nor is 3个火枪手 there 3.
+    """
     number = parse_number(text)
-    return None if number is None or _EQUATION.search(number.name) else number
+    return None if number is None or _EQUATION.search(number.name) or _COUNTED.search(fold_text(text)) else number
 
 
 def parse_integer(text: str) -> str | None:
@@ -133,6 +139,13 @@ _SCALE = re.compile(rf"(?<=[0-9])(?:[ ~]|\\[,;:! ])*(?:\\text ?\{{ ?{_WORDS} ?\}
 _HAN_SCALE = re.compile(
     rf"(?<=[0-9])(?:[ ~]|\\[,;:! ])*((?:{_TEXT} ?\{{)?)([十百千]?[万萬亿億]+|[十百千](?![克米瓦卡帕分]))(?![0-9])"
 )
+_HAN_TERM = re.compile("([0-9]{1,20})([十百千万萬亿億]{1,3})")
+_HAN_SUM = re.compile(rf"(?<![0-9.])(?:{_HAN_TERM.pattern}){{2,}}(?![0-9克米瓦卡帕分])")
+"""Matches 3万5千, and 2亿3000万."""
+_COUNTED = re.compile(
+    r"(?<=[0-9][个只人名位本张条件辆棵支盒袋朵颗])(?:(?![百千万亿半成折多余几])[\u4e00-\u9fff]){1,4}(?<![月时的上下右内外])\Z"
+)
+"""Matches what is counted, as in 25个苹果. It does not match 3个月, another unit, nor 3个以上."""
 _OPERATOR = r"(?:[+*/^]|-(?![a-z]{2})|\\cdot|\\times)"
 _EQUATION = re.compile(rf"[^\W\d].*{_OPERATOR}|{_OPERATOR}.*[^\W\d]")
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
@@ -148,10 +161,15 @@ def _read_value(match: re.Match[str]) -> Decimal:
     return top / bottom if bottom else Decimal("nan")
 
 
+def _read_term(term: tuple[str, str]) -> int:
+    return int(term[0]) * 10 ** sum(HAN_SCALES[scale] for scale in term[1])
+
+
 def _read_unit(before: str | None, behind: str | None) -> str | None:
     """Return a unit in its one form, or None for words that are no unit."""
     words = re.sub(rf"{_TEXT}|[\\{{}}^]", " ", behind or "").casefold().split()
-    if not NO_UNITS.isdisjoint(words) or any(re.search(HAN_NUMBER, word) and word not in HAN_UNITS for word in words):
+    others = [word for word in words if re.search(HAN_NUMBER, word) and word not in HAN_UNITS]
+    if others or (words != ["times"] and not NO_UNITS.isdisjoint(words)):
         return None
     words = [before.replace("\\", "").removeprefix("US$") or "$"] if before else words
     named = [HAN_UNITS.get(word) or UNITS.get(word, word) for word in (word.removesuffix("s") for word in words)]

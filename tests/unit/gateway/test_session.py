@@ -215,6 +215,7 @@ async def test_the_full_context_of_another_role_is_no_limit_of_the_policy(name: 
     with pytest.raises(ContextFullError):
         await session.ask(lambda: AgentRequest(name, (WireMessage("user", "x"),)))
     assert (session.reached_limit, session.failure) == (at_limit, None)
+    assert session.counters["other_role_full"] == (not at_limit)
 
 
 async def test_seeds_follow_the_prompt_and_not_the_order_of_arrival():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.answer_grader import MAX_WORDS, AnswerGrader, holds_answer, reward_finding
+from core.rewards.answer_grader import MAX_WORDS, AnswerGrader, holds_answer, is_accepted, reward_finding
 from core.rewards.answers import find_box
 from core.rewards.boxed import find_boxed
 
@@ -88,6 +88,8 @@ async def test_a_judge_that_fails_accepts_nothing() -> None:
         ("这是Parish的地图", "Paris", False),
         ("他是日本人、东京出身", "日本人", True),
         ("เมืองหลวงคือกรุงเทพ", "กรุงเทพ", True),
+        ("共有3万人", "3", False),
+        ("共有3万人", "30000", True),
         ("Это Москва.", "Москва", True),
         ("Это Москвариум.", "Москва", False),
     ],
@@ -95,6 +97,20 @@ async def test_a_judge_that_fails_accepts_nothing() -> None:
 def test_a_text_holds_an_answer_as_whole_words_or_by_its_value(text: str, answer: str, held: bool) -> None:
     assert holds_answer(text, ["zebra", answer]) is held
     assert not holds_answer(text, ["zebra"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "same"),
+    [
+        ("25个苹果", "25", True), ("12名学生", "12", True), ("3个月", "3", True), ("3个小时", "3小时", True),
+        ("25美元", "$25", True), ("25美元", "25元", False), ("3年", "3 years", True), ("60公里/小时", "60 km/h", True),
+        ("3个半月", "3", False), ("25人以上", "25", False), ("3", "3个火枪手", False), ("3万5千", "35000", True),
+        ("A、B、D", "ABD", True), ("A、B", "A,B", True), ("A、D、B", "ABD", False), ("A、B", "B", False),
+        ("是的。", "是", True), ("不是", "是", False), ("3 times", "3", True), ("3 times pi", "3", False),
+    ],
+)  # fmt: skip
+def test_units_counters_choices_and_yes_in_chinese(answer: str, label: str, same: bool) -> None:
+    assert is_accepted(answer, [label]) is same
 
 
 def test_a_finding_is_rewarded_once_and_not_without_answers() -> None:

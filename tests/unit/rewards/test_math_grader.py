@@ -42,7 +42,8 @@ def test_forms_of_one_integer_are_equal(form: str, label: str) -> None:
         *((text, None) for text in ("", "7 3", "25, 33", "23,33", "7.3", "73e-1", "x", "25 and 3", "25!", "3ab")),
         ("2 pi", None), ("5 million", "5000000"), ("5 dozen", None), ("٧٣", None),
         ("３万", "30000"), ("3\\text{ 万元}", "30000"), ("1.5亿", "150000000"), ("2百万人", "2000000"), ("5千", "5000"),
-        ("5千克", "5"), (r"5\text{千瓦}", "5"), ("5 个", "5"), ("3万5千", None), (r"5\text{半}", None), ("5倍", "5"),
+        ("5千克", "5"), (r"5\text{千瓦}", "5"), ("5 个", "5"), ("3万5千", "35000"),
+        ("2亿3000万元", "230000000"), (r"5\text{半}", None), ("5倍", "5"),
     ],
 )  # fmt: skip
 def test_thousands_signs_and_size_and_what_is_no_integer(text: str, digits: str | None) -> None:
@@ -90,6 +91,7 @@ def test_the_rules_leave_expressions_to_others_but_for_arithmetic_that_nobody_ha
         assert grade(rf"\boxed{{{sum_of_numbers}}}", ["73"]) == Grade(False, "number", sum_of_numbers)
     assert grade(r"\boxed{70 + 3 = 73}", ["73"]) == Grade(True, "number", "73")
     assert grade(r"\boxed{73\text{折}}", ["73"]) == Grade(False, "number", r"73\text{折}")
+    assert grade(r"\boxed{73\text{ dozen}}", ["73"]) == Grade(False, "number", r"73\text{ dozen}")
     assert grade(r"\boxed{73\text{倍}}", ["73"]) == Grade(True, "number", "73"), "73 times as much"
     assert grade(r"\boxed{北京！}", ["北京"]) == Grade(True, "text", "北京！")
     assert grade(r"\boxed{1a3_{16}}", ["1A3_{16}"]) == Grade(True, "number", "1a3_{16}")

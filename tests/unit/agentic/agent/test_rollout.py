@@ -215,3 +215,4 @@ def test_f1_reads_the_last_box_and_takes_the_best_accepted_answer() -> None:
     assert [round(token_f1(task, reply), 3) for reply in replies] == [0.8, 0.0, 0.8, 0.0]
     replies = ("北京大学", "在北京，大学。", "上海", "Beijing")
     assert [round(token_f1(Task("t", "哪？", ("北京大学",)), reply), 3) for reply in replies] == [1.0, 0.889, 0.0, 0.0]
+    assert [token_f1(Task("t", "吗？", ("是",)), reply) for reply in ("是的。", "不是", "是不是")] == [1.0, 0.0, 0.0]

@@ -57,7 +57,7 @@ INLINE = "Justification: Code is exact. Context: x = 3 Sub-Goal: Compute x squar
         f"Sub-Goal: an earlier draft\nTool Name: search\n\n{PLAIN}",
         PLAIN.replace("Sub-Goal:", "### Sub-goal:").replace("Tool Name:", "**Tool name**:"),
         "I will fill in the tool name: last.\n" + PLAIN,
-        PLAIN.replace(":", "："),
+        PLAIN.replace(":", "："), PLAIN.replace("python_coder", "【python_coder】。"),
     ],
 )  # fmt: skip
 def test_a_next_step_in_the_shapes_that_models_give_it(text):
@@ -111,6 +111,7 @@ def test_of_several_calls_the_memory_shows_the_one_that_runs():
         ("conclusion: continue", False),
         ("**Conclusion:** STOP.", True),
         ("最终Conclusion：STOP因为答案已经有了", True),
+        ("Conclusion：「STOP」。", True),
         ("Conclusion:\u00a0CONTINUE", False),
         ("_Conclusion_:\u3000_STOP_", True),
         ("### Conclusion:\nSTOP", True),

@@ -15,6 +15,7 @@ from agentic.coding.repairs.generate import draw_record
 from agentic.coding.rollout import SPEC, CodingAgent
 from core.config import RecipeError
 from core.policy.base import PolicyError, Roles
+from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.types import Sampling, Task, Trajectory
 from tests.optional.command_lines.actor import Actor, Line, call
@@ -116,6 +117,15 @@ async def test_a_policy_that_gives_no_answer_fails_the_rollout(isolation: None) 
         with pytest.raises(RolloutError, match="last request got no answer: no engine") as failure:
             await play([REPAIR, fail], arguments=arguments)
         assert failure.value.kind == "unavailable"
+
+
+async def test_a_program_that_ends_since_another_role_is_full_says_nothing_about_the_policy(isolation: None) -> None:
+    both = ("sh", "-c", 'python3 -c "$0" "$1"; MODEL=small exec python3 -c "$0" "$1"', SCRIPT, "{statement}")
+    actor = Actor({RECORD["metadata"]["problem_statement"]: [DONE]})
+    judge = ScriptedPolicy(lambda *_: PolicyError("too_long", "9 tokens of at most 8"))
+    method = make(actor.tokenizer, "coding.command.model_roles={small: frozen:judge}", arguments=both)
+    with pytest.raises(RolloutError, match=r"after 1 turns .other_role_full.: status 400"):
+        await method.rollout(TASK, Roles({"policy": actor.policy, "judge": judge}), Sampling(seed=1))
 
 
 async def test_a_program_that_finishes_its_session_keeps_its_turns_and_gets_no_more(isolation: None) -> None:
