@@ -1,9 +1,9 @@
 """Makes demonstrations from HotpotQA's own annotation, for a real model that answers nothing yet (preset `desk`).
 
-The annotator reads one section with an empty memory and copies its supporting sentences, or answers from the notes of
-the whole document. As in laptop.py he never updates a memory that holds something: RL teaches what to keep. Tasks are
-those of `tokentrue data download hotpotqa-tasks` or `data ruler --task hqa`, whose `needles` are the supporting
-sentences behind their titles.
+The annotator adds the supporting sentences of one section to the notes that he has, or keeps these as they are, or
+answers from the notes of the whole document. Unlike in laptop.py a cold start shows how to keep: what it alone gives is
+the row "untrained". Tasks are those of `tokentrue data download hotpotqa-tasks` or `data ruler --task hqa`, whose
+`needles` are the supporting sentences behind their titles.
 """
 
 from __future__ import annotations
@@ -29,39 +29,33 @@ def demonstrate(rng: Random, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> It
     """Yield single turns on documents drawn at random."""
     method, tasks = MemAgent(recipe.memagent, tokenizer), read_tasks(recipe.data.train, require_context=True)
     while True:
-        turns = write_turns(method, rng.choice(tasks), keep=False)
+        turns = write_turns(method, rng.choice(tasks))
         if rng.random() < ANSWERS:
             yield [turns[-1]]
             continue
-        nothing = encode_turn(tokenizer, NOTHING)
-        notes = [turn for turn in turns[:-1] if turn[1] != nothing]
-        others = [turn for turn in turns[:-1] if turn[1] == nothing]
+        before = [encode_turn(tokenizer, NOTHING), *(note for _, note in turns)]
+        notes = [turn for turn, note in zip(turns[:-1], before, strict=False) if turn[1] != note]
+        others = [turn for turn, note in zip(turns[:-1], before, strict=False) if turn[1] == note]
         yield [rng.choice(notes if not others or (notes and rng.random() < HOLDS) else others)]
 
 
 def solve(rng: Random, recipe: MemAgentRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
-    """Yield the turns of whole right rollouts, for the supervised baseline; they keep all notes to the end."""
+    """Yield the turns of whole right rollouts, for the supervised baseline."""
     method = MemAgent(recipe.memagent, tokenizer)
     for task in tasks:
-        yield from write_turns(method, task, keep=True)
+        yield from write_turns(method, task)
 
 
-def write_turns(method: MemAgent, task: Task, keep: bool) -> list[Example]:
-    """Write the right turns on a task, the final one last; with `keep`, an update starts from the notes before it.
-
-    Notes that are too long for the memory lose their end.
-    """
+def write_turns(method: MemAgent, task: Task) -> list[Example]:
+    """Write the right turns on a task, the final one last. Notes that are too long for the memory lose their end."""
     tokenizer, config = method.tokenizer, method.config
     problem, memory, notes = encode_text(tokenizer, task.question), method.empty_memory, ""
     turns: list[Example] = []
     for section in method.sections(task)[0]:
-        read = find_notes(task, str(tokenizer.decode(section)))
-        notes = "\n".join(filter(None, (notes, read)))
-        note = encode_text(tokenizer, (notes if keep else read) or NOTHING)[: config.max_memory_tokens - 1]
+        notes = "\n".join(filter(None, (notes, find_notes(task, str(tokenizer.decode(section))))))
         prompt = method.update.render(problem=problem, section=section, memory=memory, recalled=())
-        turns.append((prompt, (*note, tokenizer.eos_token_id)))
-        memory = note if keep else memory
-    memory = encode_text(tokenizer, notes or NOTHING)[: config.max_memory_tokens - 1]
+        memory = encode_text(tokenizer, notes or NOTHING)[: config.max_memory_tokens - 1]
+        turns.append((prompt, (*memory, tokenizer.eos_token_id)))
     prompt = method.final.render(problem=problem, memory=memory, recalled=())
     return [*turns, (prompt, encode_turn(tokenizer, f"\\boxed{{{task.answers[0]}}}"))]
 

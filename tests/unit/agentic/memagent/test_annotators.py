@@ -1,4 +1,4 @@
-"""What the annotators of the presets show: whole right rollouts, or single turns, whose notes only the former keep."""
+"""What the annotators of the presets show: whole right rollouts, or single turns."""
 
 from __future__ import annotations
 
@@ -96,16 +96,7 @@ def recipe(tmp_path: Path, tokenizer: Any) -> Any:
 NOTES = {"Ada: Ada wrote the Engine Notes.", "Notes: They are long. The Engine Notes appeared in 1843."}
 
 
-def test_the_cold_start_shows_single_turns_with_an_empty_memory(recipe: Any, tokenizer: Any) -> None:
-    said = set()
-    for [(prompt, completion)] in islice(hotpotqa.WORLD.demonstrate(Random(0), recipe, tokenizer), 60):  # type: ignore[misc]
-        text = tokenizer.decode(prompt)
-        assert EMPTY_MEMORY in text if "<section>" in text else all(note in text for note in NOTES)
-        said.add(tokenizer.decode(completion[:-1]))
-    assert said == {hotpotqa.NOTHING, "\\boxed{1843}", *NOTES}
-
-
-def test_a_whole_right_rollout_keeps_what_it_noted(recipe: Any, tokenizer: Any) -> None:
+def test_a_whole_right_rollout_and_the_cold_start_keep_what_was_noted(recipe: Any, tokenizer: Any) -> None:
     tasks = read_tasks(recipe.data.train, require_context=True)
     *updates, final = hotpotqa.WORLD.solve(Random(0), recipe, tokenizer, tasks)  # type: ignore[misc]
     memories = [tokenizer.decode(completion[:-1]) for _, completion in updates]
@@ -113,6 +104,12 @@ def test_a_whole_right_rollout_keeps_what_it_noted(recipe: Any, tokenizer: Any) 
     for before, after in pairwise(memories):
         assert before == hotpotqa.NOTHING or after.startswith(before)
     assert memories[-1] in tokenizer.decode(final[0])
+    shown = [turn for [turn] in islice(hotpotqa.WORLD.demonstrate(Random(0), recipe, tokenizer), 60)]  # type: ignore[misc]
+    assert set(shown) == {*updates, final}, "the cold start shows the same turns, one at a time"
+    changes = [before != after for before, after in pairwise([hotpotqa.NOTHING, *memories])]
+    grows = {turn for turn, change in zip(updates, changes, strict=True) if change}
+    read = [turn in grows for turn in shown if turn != final]
+    assert 0.3 < sum(read) / len(read) < 0.7
 
 
 @pytest.mark.parametrize(("values", "noted"), [(["One.", "Three."], "A: One."), (["One. Three."], "A: One. Three.")])
