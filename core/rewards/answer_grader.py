@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 from core.rewards.answers import SPACELESS, count_words, find_box, fold_text, normalize_answer, strip_thoughts, unwrap
-from core.rewards.numbers import HAN_NUMBER, UNITS, is_same_number, parse_label, parse_number
+from core.rewards.numbers import HAN_SCALE, UNITS, is_same_number, parse_label, parse_number
 
 if TYPE_CHECKING:  # methods that ask no judge import this file
     from core.rewards.judge import Ask
@@ -102,7 +102,7 @@ def _find_numbers(text: str) -> Iterator[Decimal]:
             yield number.value
 
 
-_HAN_SCALE = re.compile(f"{HAN_NUMBER}+")
+_HAN_SCALE = re.compile(f"{HAN_SCALE}+")
 
 
 def _read_number(text: str) -> Decimal:
@@ -143,7 +143,7 @@ def is_same_text(answer: str, label: str) -> bool:
     if answer == label or not (plain or marks):
         return bool(label) and answer == label
     if _CHOICES.fullmatch(answer) or _CHOICES.fullmatch(label):
-        return re.findall(r"\w", answer) == re.findall(r"\w", label)
+        return re.sub("[,; ]", "", answer) == re.sub("[,; ]", "", label)
     return normalize_answer(answer) == plain and _find_marks(answer) == marks
 
 

@@ -42,20 +42,22 @@ POWERS = {"square": "2", "cubic": "3"}
 
 HAN_SCALES = {"十": 1, "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8}
 """Maps Chinese words behind digits to powers of ten: 3万 is 30,000."""
-HAN_NUMBER = "(?:[十百千](?![克米瓦卡帕分])|[万萬亿億半成折])"
+HAN_SCALE = "(?:[十百千](?![克米瓦卡帕分])|[万萬亿億])"
+HAN_NUMBER = f"(?:{HAN_SCALE}|[半成折])"
 """Matches what makes another number of the digits before it."""
 HAN_UNITS = {
     word: unit
     for unit, words in {
         "¥": "元 块 块钱 人民币", "$": "美元", "€": "欧元", "£": "英镑", "%": "个百分点", "°": "度", "°c": "摄氏度",
         "mm": "毫米", "cm": "厘米 公分", "m": "米", "km": "千米 公里", "g": "克", "kg": "千克 公斤", "ml": "毫升",
-        "l": "升", "m 2": "平方米", "cm 2": "平方厘米", "m 3": "立方米", "cm 3": "立方厘米", "m/s": "米/秒",
+        "l": "升", "m 2": "平方米", "cm 2": "平方厘米", "m 3": "立方米", "cm 3": "立方厘米", "m/": "米/秒",
         "km/h": "千米/时 千米/小时 公里/时 公里/小时", "second": "秒 秒钟", "minute": "分钟", "h": "小时 个小时",
         "day": "天", "week": "周", "month": "个月", "year": "年",
     }.items()
     for word in words.split()
 } | {one: one for one in "分角吨斤岁个只人名位本次种张条件辆棵支页倍盒袋箱瓶杯朵把头颗粒根组层家户台题"}  # fmt: skip
-"""Maps what may stand right behind digits in Chinese, units and counters, to one form of the same unit."""
+"""Maps what may stand right behind digits in Chinese, units and counters, to one form of the same unit; `m/` was m/s
+before it lost the s of a plural."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,17 @@ class Number:
     name: str = ""
 
 
-def parse_number(text: str) -> Number | None:
-    """Return the number that `text` is, or None. It takes time linear in the text, whatever a model wrote."""
+def parse_number(text: str, *, counted: bool = True) -> Number | None:
+    """Return the number that `text` is, or None; with `counted`, 25个苹果 is 25 as `25 apples` is.
+
+    It takes time linear in the text, whatever a model wrote.
+    """
     name, equals, right = unwrap(fold_text(text)).rpartition("=")
     if equals and not _NAME.fullmatch(name):
         return None
-    right = _HAN_SUM.sub(lambda terms: str(sum(map(_read_term, _HAN_TERM.findall(terms[0])))), unwrap(right))
-    right = _HAN_SCALE.sub(lambda scale: f"e{sum(HAN_SCALES[each] for each in scale[2])}{scale[1]}", right)
+    right = _HAN_SCALE.sub(lambda scale: f"e{sum(HAN_SCALES[each] for each in scale[2])}{scale[1]}", unwrap(right))
     plain = _SCALE.sub(lambda scale: f"e{SCALES[(scale[1] or scale[2]).lower()]}", _SEPARATOR.sub(",", right))
-    match = _NUMBER.fullmatch(plain) or _NUMBER.fullmatch(_COUNTED.sub("", plain))
+    match = _NUMBER.fullmatch(plain) or (_NUMBER.fullmatch(_COUNTED.sub("", plain)) if counted else None)
     unit = None if match is None else _read_unit(match["currency"], match["unit"])
     if match is None or unit is None:
         return None
@@ -86,12 +90,9 @@ def parse_number(text: str) -> Number | None:
 
 
 def parse_label(text: str) -> Number | None:
-    """Return the number that a label is. Unlike an answer, `4x + 3y = 6` is an equation there, and not 6.
-
-    Nor is 3个火枪手 there 3.
-    """
-    number = parse_number(text)
-    return None if number is None or _EQUATION.search(number.name) or _COUNTED.search(fold_text(text)) else number
+    """Return the number that a label is. Unlike in an answer, `4x + 3y = 6` is not 6 there, nor 3个火枪手 3."""
+    number = parse_number(text, counted=False)
+    return None if number is None or _EQUATION.search(number.name) else number
 
 
 def parse_integer(text: str) -> str | None:
@@ -139,13 +140,11 @@ _SCALE = re.compile(rf"(?<=[0-9])(?:[ ~]|\\[,;:! ])*(?:\\text ?\{{ ?{_WORDS} ?\}
 _HAN_SCALE = re.compile(
     rf"(?<=[0-9])(?:[ ~]|\\[,;:! ])*((?:{_TEXT} ?\{{)?)([十百千]?[万萬亿億]+|[十百千](?![克米瓦卡帕分]))(?![0-9])"
 )
-_HAN_TERM = re.compile("([0-9]{1,20})([十百千万萬亿億]{1,3})")
-_HAN_SUM = re.compile(rf"(?<![0-9.])(?:{_HAN_TERM.pattern}){{2,}}(?![0-9克米瓦卡帕分])")
-"""Matches 3万5千, and 2亿3000万."""
 _COUNTED = re.compile(
-    r"(?<=[0-9][个只人名位本张条件辆棵支盒袋朵颗])(?:(?![百千万亿半成折多余几])[\u4e00-\u9fff]){1,4}(?<![月时的上下右内外])\Z"
+    r"(?<=[0-9][个只人名位本张条件辆棵支盒袋朵颗])(?:(?![一二两三四五六七八九十零百千万萬亿億半成折多余几数或和加减不未])"
+    r"[\u4e00-\u9fff]){1,4}(?<![月时的上下右内外])\Z"
 )
-"""Matches what is counted, as in 25个苹果. It does not match 3个月, another unit, nor 3个以上."""
+"""Matches what is counted, as in 25个苹果. It matches neither 3个月, another unit, nor 3个以上, 3个不到 or 3个十."""
 _OPERATOR = r"(?:[+*/^]|-(?![a-z]{2})|\\cdot|\\times)"
 _EQUATION = re.compile(rf"[^\W\d].*{_OPERATOR}|{_OPERATOR}.*[^\W\d]")
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
@@ -159,10 +158,6 @@ def _read_value(match: re.Match[str]) -> Decimal:
     parts = re.findall("[0-9]+", match["fraction"])
     top, bottom = map(Decimal, parts if len(parts) == 2 else parts[0])  # one part: \\frac12
     return top / bottom if bottom else Decimal("nan")
-
-
-def _read_term(term: tuple[str, str]) -> int:
-    return int(term[0]) * 10 ** sum(HAN_SCALES[scale] for scale in term[1])
 
 
 def _read_unit(before: str | None, behind: str | None) -> str | None:
