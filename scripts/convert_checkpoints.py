@@ -136,9 +136,9 @@ def to_hf(tools: ConverterTools, hf: Path, dist: Path, out: Path) -> list[Conver
     origin, told = json.dumps(str(dist.resolve())), out / ORIGIN
     if told.is_file() and told.read_text(encoding="utf-8") != origin:
         raise ConversionError(f"{out}: holds checkpoints of {told.read_text(encoding='utf-8')}. Give another --out.")
-    for name in (name for name in found if (out / name).exists()):
-        if (found[name] / ".metadata").stat().st_mtime > (out / name).stat().st_mtime:
-            why = f"is older than {found[name]}, so of an earlier training. Delete it, or give another --out."
+    for name, saved in found.items():
+        if (out / name).exists() and (saved / ".metadata").stat().st_mtime > (out / name).stat().st_mtime:
+            why = f"is older than {saved}, so of an earlier training. Delete it, or give another --out."
             raise ConversionError(f"{out / name}: {why}")
     targets = {name: out / name for name in found if not (out / name).exists()}
     assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary_size(hf))]
